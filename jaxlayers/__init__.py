@@ -1,0 +1,1 @@
+"""What a model is: a Transformer whose prediction comes apart exactly into its layers."""

@@ -1,0 +1,1 @@
+"""How a model comes to be: depth sweeps, trained data-parallel and resumable at any moment."""
