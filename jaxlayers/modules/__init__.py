@@ -1,0 +1,11 @@
+"""What reads the normalised stream and writes to it. Each module has
+
+module(x)  -> what it writes, [B T D]
+parts(x)   -> the same as a sum of finer parts, [P B T D]
+"""
+
+from jaxlayers.modules.attention import Attention
+from jaxlayers.modules.mlp import MLP
+from jaxlayers.modules.norm import Norm
+
+__all__ = ["MLP", "Attention", "Norm"]

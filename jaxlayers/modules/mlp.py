@@ -1,0 +1,30 @@
+"""The position-wise MLP: GELU (GPT-2) or SwiGLU (Shazeer 2020; Llama)."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jaxlayers.config import ModelConfig
+from jaxlayers.modules.linear import linear
+
+
+class MLP(nnx.Module):
+    """out(gelu(in x)), or out(silu(gate x) ⊙ up x) with gate and up in one matrix."""
+
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
+        self.gated = config.mlp == "swiglu"
+        self.inner = linear(config.width, config.hidden * (2 if self.gated else 1), config, rngs)
+        self.out = linear(config.hidden, config.width, config, rngs)
+
+    def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        hidden = self.inner(x.reshape(-1, x.shape[-1]))  # two dimensions: see Attention.mix
+        if self.gated:
+            gate, up = jnp.split(hidden, 2, axis=-1)
+            hidden = jax.nn.silu(gate) * up
+        else:
+            hidden = jax.nn.gelu(hidden, approximate=True)
+        return self.out(hidden).reshape(x.shape)
+
+    def parts(self, x: Float[Array, "B T D"]) -> Float[Array, "1 B T D"]:
+        return self(x)[None]
