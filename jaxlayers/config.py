@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, m
 Exponent = Annotated[float, annotated_types.Interval(ge=0, le=1)]
 
 
-class ModelConfig(BaseModel):
-    """A pre-norm decoder. GPT-2 and Llama are two of its settings.
+class Architecture(BaseModel):
+    """A pre-norm decoder, but for its depth. GPT-2 and Llama are two of its settings.
 
     GPT-2: norm="layer", positions="learned", mlp="gelu", bias=True, tied=True, branch_exponent=0.
     Llama: norm="rms", positions="rotary", mlp="swiglu", bias=False, branch_exponent=0.
@@ -17,9 +17,6 @@ class ModelConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    vocabulary: PositiveInt = Field(description="token ids run from 0 to vocabulary - 1")
-    length: PositiveInt = Field(description="the longest sequence, in tokens")
-    depth: PositiveInt = Field(description="blocks; each is one attention and one MLP")
     width: PositiveInt = Field(64, description="of the residual stream")
     heads: PositiveInt = Field(4, description="query heads; each is width / heads wide")
     kv_heads: PositiveInt | None = Field(
@@ -75,9 +72,17 @@ class ModelConfig(BaseModel):
         return 4 * self.width if self.mlp == "gelu" else -(-8 * self.width // 24) * 8
 
     @property
-    def branch_scale(self) -> float:
-        return self.depth**-self.branch_exponent
-
-    @property
     def parameter_dtype(self) -> str:
         return "float64" if self.dtype == "float64" else "float32"
+
+
+class ModelConfig(Architecture):
+    """An architecture at one depth, for one vocabulary and length."""
+
+    vocabulary: PositiveInt = Field(description="token ids run from 0 to vocabulary - 1")
+    length: PositiveInt = Field(description="the longest sequence, in tokens")
+    depth: PositiveInt = Field(description="blocks; each is one attention and one MLP")
+
+    @property
+    def branch_scale(self) -> float:
+        return self.depth**-self.branch_exponent

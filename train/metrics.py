@@ -1,0 +1,63 @@
+"""What is written down while runs train: one JSON object a line, which everything else is made from."""
+
+import csv
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+FILE = "metrics.jsonl"
+
+
+class Metrics:
+    """Appends lines to a group's `metrics.jsonl`; no step appears twice after a resume."""
+
+    def __init__(self, folder: Path, resumed: int):
+        """Drops what was written after the step from which training goes on."""
+        path = folder / FILE
+        kept = [line for line in lines(path) if line["step"] <= resumed]
+        part = path.with_suffix(".part")
+        part.write_text("".join(map(encode, kept)))
+        part.replace(path)
+        self.file = path.open("a")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.file.close()
+
+    def write(self, **values: Any) -> None:
+        self.file.write(encode(values))
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def encode(values: dict[str, Any]) -> str:
+    """One line; what is not finite is null, since JSON knows no NaN."""
+    plain = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+    return json.dumps(plain) + "\n"
+
+
+def lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The whole lines of a metrics file; a last line torn by a kill is left out."""
+    if path.exists():
+        for line in path.read_text().splitlines(keepends=True):
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    """A table with a column for each key of any row."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    part = path.with_suffix(".part")
+    with part.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+    part.replace(path)

@@ -1,0 +1,135 @@
+"""Loss, gradient, update and their metrics: pure functions of one seed's state, on one device's share."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from jaxlayers import Decoder, ModelConfig
+from train import parallel
+from train.config import Optimiser
+
+Parameters = Any
+Batch = dict[str, Array]  # as a task yields it, on the device; with leading axes where batches are stacked
+
+
+class Sums(NamedTuple):
+    """Over positions; the mean is taken at the end, so that a partial batch weighs what it holds."""
+
+    loss: Float[Array, "*n"]  # nats
+    correct: Float[Array, "*n"]
+    weight: Float[Array, "*n"]
+
+    def __add__(self, other: "Sums") -> "Sums":  # type: ignore[override]
+        return Sums(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class State:
+    """All that training carries from step to step."""
+
+    step: Int[Array, "*n"]
+    parameters: Parameters
+    optimiser: optax.OptState
+
+
+class StepMetrics(NamedTuple):
+    """Of one step, over all devices."""
+
+    loss: Float[Array, "*n"]  # nats a counted position
+    accuracy: Float[Array, "*n"]
+    gradient_norm: Float[Array, "*n"]  # before clipping
+
+
+class Trainer:
+    """The functions of training, for one model, task and optimiser."""
+
+    def __init__(self, config: ModelConfig, classes: int, optimiser: Optimiser, steps: int):
+        self.config, self.classes = config, classes
+        self.schedule = optax.warmup_cosine_decay_schedule(
+            init_value=0.0,
+            peak_value=optimiser.learning_rate,
+            warmup_steps=round(optimiser.warmup * steps),
+            decay_steps=steps,
+            end_value=optimiser.final * optimiser.learning_rate,
+        )
+        self.optimiser = optax.chain(
+            optax.clip_by_global_norm(optimiser.clip),
+            optax.adamw(
+                self.schedule,
+                b1=optimiser.beta1,
+                b2=optimiser.beta2,
+                weight_decay=optimiser.weight_decay,
+                mask=is_matrix,
+            ),
+        )
+        self.structure = nnx.graphdef(nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0))))
+
+    def start(self, seed: Int[Array, ""]) -> State:
+        parameters = nnx.to_pure_dict(nnx.state(Decoder(self.config, nnx.Rngs(jax.random.key(seed)))))
+        return State(jnp.int32(0), parameters, self.optimiser.init(parameters))
+
+    def model(self, parameters: Parameters) -> Decoder:
+        return nnx.merge(self.structure, parameters)
+
+    def sums(self, parameters: Parameters, batch: Batch) -> Sums:
+        """Of this device's share of a batch; labels are among the first `classes` of the vocabulary."""
+        model = self.model(parameters)
+        logits = model.read_out(model.hidden(batch["tokens"]), self.classes)
+        loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
+        correct = logits.argmax(-1) == batch["labels"]
+        return Sums(
+            *(jnp.vdot(value, batch["weights"]) for value in (loss, correct.astype(loss.dtype))),
+            batch["weights"].sum(),
+        )
+
+    def step(self, state: State, batch: Batch) -> tuple[State, StepMetrics]:
+        weight = parallel.total(batch["weights"].sum())
+
+        def objective(parameters: Parameters) -> tuple[Array, Sums]:
+            sums = self.sums(parameters, batch)
+            return sums.loss / weight, sums
+
+        gradient, sums = jax.grad(objective, has_aux=True)(state.parameters)
+        gradient, sums = parallel.total((gradient, sums))
+        updates, optimiser = self.optimiser.update(gradient, state.optimiser, state.parameters)
+        parameters = optax.apply_updates(state.parameters, updates)
+        metrics = StepMetrics(sums.loss / weight, sums.correct / weight, optax.global_norm(gradient))
+        return State(state.step + 1, parameters, optimiser), metrics
+
+    def steps(self, state: State, batches: Batch) -> tuple[State, StepMetrics]:
+        """One step for each of a stack of batches, in one dispatch."""
+        return jax.lax.scan(self.step, state, batches)
+
+    def evaluate(self, parameters: Parameters, batches: Batch) -> Sums:
+        """Sums over a stack of batches and over devices."""
+
+        def add(sums: Sums, batch: Batch) -> tuple[Sums, None]:
+            return sums + self.sums(parameters, batch), None
+
+        nothing = Sums(*(jnp.zeros((), batches["weights"].dtype) for _ in Sums._fields))
+        return parallel.total(jax.lax.scan(add, nothing, batches)[0])
+
+
+def is_matrix(parameters: Parameters) -> Parameters:
+    """Which parameters decay. By name: stacking gives even a norm's scale two dimensions."""
+
+    def decays(path: tuple, _: Array) -> bool:
+        return path[-1].key not in ("scale", "shift", "bias")
+
+    return jax.tree_util.tree_map_with_path(decays, parameters)
+
+
+def training_flops(config: ModelConfig, classes: int, tokens: int) -> float:
+    """Floating-point operations of training on so many tokens: a multiplication and an addition for each
+    weight and token, the same for each pair of positions in attention (causal: half of them count), and
+    twice the forward pass for the backward pass (Kaplan et al. 2020)."""
+    kv = config.key_value_heads * config.head_width
+    attention = config.width * (2 * config.width + 2 * kv) + config.width * (config.length + 1)
+    mlp = config.width * config.hidden * (2 if config.mlp == "gelu" else 3)
+    return 6.0 * tokens * (config.depth * (attention + mlp) + config.width * classes)

@@ -1,0 +1,63 @@
+"""All the groups of a sweep, one after another; what is finished is left alone."""
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from jaxlayers.refusal import Refusal
+from train import parallel
+from train.checkpoint import claim, saved, write_json
+from train.config import SweepConfig
+from train.loop import train
+from train.metrics import FILE, lines, write_csv
+from train.progress import Progress, duration
+from train.step import training_flops
+from train.tasks import CACHE, load
+
+SWEEP = "sweep.json"
+
+
+def run(sweep: SweepConfig, console: Console, cache: Path = CACHE) -> None:
+    """Trains every group that is not finished. Refuses, before anything runs, what cannot run."""
+    groups = sweep.groups()
+    for name, task in sweep.tasks.items():
+        if task.batch % parallel.count():
+            raise Refusal(
+                f"tasks.{name}.batch {task.batch} is not divisible by the number of devices, "
+                f"{parallel.count()}: change one of the two"
+            )
+    tasks = {name: load(task, cache) for name, task in sweep.tasks.items()}
+    for group in groups:
+        claim(sweep.path / group.path, group)
+    write_json(sweep.path / SWEEP, sweep)
+
+    work = {}
+    for group in groups:
+        task, left = tasks[group.task_name], group.task.steps - saved(sweep.path / group.path)
+        if left:
+            tokens = left * group.task.batch * task.length * len(group.seeds)
+            work[group.label] = training_flops(group.model(task), task.classes, tokens)
+    if done := len(groups) - len(work):
+        console.print(f"{done} of {len(groups)} groups of runs are finished already", highlight=False)
+    with Progress(work, console) as progress:
+        for group in groups:
+            if group.label in work:
+                begun = time.monotonic()
+                folder = sweep.path / group.path
+                progress.start(group.label)
+                train(group, folder, tasks[group.task_name], progress)
+                test = [line["loss"] for line in lines(folder / FILE) if line["split"] == "test"]
+                losses = ", ".join("not finite" if loss is None else f"{loss:.3f}" for loss in test)
+                progress.finish(f"test loss {losses}  in {duration(time.monotonic() - begun)}")
+    write_csv(sweep.path / "metrics.csv", evaluations(sweep))
+
+
+def evaluations(sweep: SweepConfig) -> list[dict[str, object]]:
+    """Every validation and test of every run, one row each."""
+    return [
+        {"task": group.task_name, "architecture": group.architecture_name, "depth": group.depth, **line}
+        for group in sweep.groups()
+        for line in lines(sweep.path / group.path / FILE)
+        if line["split"] != "train"
+    ]
