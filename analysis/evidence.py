@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jax import Array
@@ -88,7 +88,7 @@ class Evidence:
     config_hash: str = ""
 
     @classmethod
-    def load(cls, path: str | os.PathLike) -> Self:
+    def load(cls, path: str | os.PathLike) -> "Evidence":
         """The evidence in a file, checked; its tensors stay on disk until they are used.
 
         Raises `Refusal`, naming the file and the reason, for anything but a whole and true evidence file.

@@ -1,6 +1,6 @@
 """Every choice of architecture, one comment a field."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 import annotated_types
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
@@ -40,7 +40,7 @@ class Architecture(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _fits_together(self) -> "Architecture":
         if self.width % self.heads:
             raise ValueError(
                 f"width {self.width} is not divisible by heads {self.heads}: change one of the two"

@@ -62,19 +62,18 @@ def trace(model: Decoder, tokens: Int[Array, "B T"], granularity: Granularity = 
     Computed in float32 at the highest matmul precision, whatever the model was trained in (in float64
     if its dtype is float64).
     """
-    if model.config.dtype == "bfloat16":
-        model = cast(model, "float32")
-    structure, parameters = nnx.split(model)
+    structure, parameters = nnx.split(full_precision(model))
     with jax.default_matmul_precision("highest"):
         return _trace(structure, parameters, tokens, granularity)
 
 
-def cast(model: Decoder, dtype: str) -> Decoder:
-    """The same parameters, computing in another type."""
-    config = ModelConfig.model_validate({**dict(model.config), "dtype": dtype})
-    structure = nnx.split(nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0))))[0]
-    parameters = jax.tree.map(lambda p: p.astype(config.parameter_dtype), nnx.state(model))
-    return nnx.merge(structure, parameters)
+def full_precision(model: Decoder) -> Decoder:
+    """The same parameters, computing in float32 where the model was trained in bfloat16."""
+    if model.config.dtype != "bfloat16":
+        return model
+    config = model.config.model_copy(update={"dtype": "float32"})
+    structure = nnx.graphdef(nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0))))
+    return nnx.merge(structure, nnx.state(model))
 
 
 @partial(jax.jit, static_argnums=(0, 3))

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 import orbax.checkpoint as ocp
 from pydantic import BaseModel
@@ -53,7 +52,7 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True)
         self.manager = ocp.CheckpointManager((folder / FOLDER).absolute(), options=options)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Checkpoints":
         return self
 
     def __exit__(

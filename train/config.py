@@ -3,7 +3,7 @@
 import hashlib
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import annotated_types
 from pydantic import (
@@ -52,7 +52,7 @@ class Cadence(Strict):
     save_every: PositiveInt = Field(200, description="steps between checkpoints")
 
     @model_validator(mode="after")
-    def _at_ends_of_dispatches(self) -> Self:
+    def _at_ends_of_dispatches(self) -> "Cadence":
         for key in ("validate_every", "save_every"):
             if getattr(self, key) % self.dispatch:
                 raise ValueError(f"{key} {getattr(self, key)} is not a multiple of dispatch {self.dispatch}")
@@ -74,7 +74,7 @@ class SweepConfig(Strict):
     cadence: Cadence = Cadence()
 
     @model_validator(mode="after")
-    def _no_run_twice(self) -> Self:
+    def _no_run_twice(self) -> "SweepConfig":
         for key in ("depths", "seeds"):
             values = getattr(self, key)
             if len(set(values)) < len(values):

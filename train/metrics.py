@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 FILE = "metrics.jsonl"
 
@@ -23,7 +23,7 @@ class Metrics:
         part.replace(path)
         self.file = path.open("a")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Metrics":
         return self
 
     def __exit__(

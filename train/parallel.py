@@ -10,13 +10,17 @@ AXIS = "devices"
 Tree = Any
 
 
+def devices() -> list[jax.Device]:
+    return jax.local_devices()
+
+
 def count() -> int:
-    return jax.local_device_count()
+    return len(devices())
 
 
 def over_devices(function: Callable, donate: tuple[int, ...] = ()) -> Callable:
     """function, on every device at once, each argument with a leading axis of devices."""
-    return jax.pmap(function, axis_name=AXIS, donate_argnums=donate)
+    return jax.pmap(function, axis_name=AXIS, devices=devices(), donate_argnums=donate)
 
 
 def over_seeds(function: Callable) -> Callable:
@@ -37,7 +41,7 @@ def total(tree: Tree) -> Tree:
 
 def place(tree: Tree) -> Tree:
     """Onto the devices, along the leading axis; a dispatch then needs no transfer of its own."""
-    mesh = jax.sharding.Mesh(np.array(jax.local_devices()), (AXIS,))
+    mesh = jax.sharding.Mesh(np.array(devices()), (AXIS,))
     return jax.device_put(tree, jax.NamedSharding(mesh, jax.P(AXIS)))
 
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
@@ -37,7 +36,7 @@ class Progress:
         self.total = self.bars.add_task("sweep", total=sum(work.values()))
         self.group = self.bars.add_task("")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Progress":
         if self.console.is_terminal:
             self.bars.start()
         return self

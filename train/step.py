@@ -83,10 +83,8 @@ class Trainer:
         logits = model.read_out(model.hidden(batch["tokens"]), self.classes)
         loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
         correct = logits.argmax(-1) == batch["labels"]
-        return Sums(
-            *(jnp.vdot(value, batch["weights"]) for value in (loss, correct.astype(loss.dtype))),
-            batch["weights"].sum(),
-        )
+        weights = batch["weights"]
+        return Sums(jnp.vdot(loss, weights), jnp.vdot(correct.astype(loss.dtype), weights), weights.sum())
 
     def step(self, state: State, batch: Batch) -> tuple[State, StepMetrics]:
         weight = parallel.total(batch["weights"].sum())

@@ -3,17 +3,20 @@
 import time
 from pathlib import Path
 
+import jax
+import numpy as np
 from rich.console import Console
 
+from jaxlayers import Decoder
 from jaxlayers.refusal import Refusal
 from train import parallel
-from train.checkpoint import claim, saved, write_json
-from train.config import SweepConfig
+from train.checkpoint import Checkpoints, claim, saved, write_json
+from train.config import GroupConfig, SweepConfig
 from train.loop import train
 from train.metrics import FILE, lines, write_csv
 from train.progress import Progress, duration
-from train.step import training_flops
-from train.tasks import CACHE, load
+from train.step import Trainer, training_flops
+from train.tasks import CACHE, Task, load
 
 SWEEP = "sweep.json"
 
@@ -21,13 +24,13 @@ SWEEP = "sweep.json"
 def run(sweep: SweepConfig, console: Console, cache: Path = CACHE) -> None:
     """Trains every group that is not finished. Refuses, before anything runs, what cannot run."""
     groups = sweep.groups()
-    for name, task in sweep.tasks.items():
-        if task.batch % parallel.count():
+    for name, config in sweep.tasks.items():
+        if config.batch % parallel.count():
             raise Refusal(
-                f"tasks.{name}.batch {task.batch} is not divisible by the number of devices, "
+                f"tasks.{name}.batch {config.batch} is not divisible by the number of devices, "
                 f"{parallel.count()}: change one of the two"
             )
-    tasks = {name: load(task, cache) for name, task in sweep.tasks.items()}
+    tasks = {name: load(config, cache) for name, config in sweep.tasks.items()}
     for group in groups:
         claim(sweep.path / group.path, group)
     write_json(sweep.path / SWEEP, sweep)
@@ -61,3 +64,13 @@ def evaluations(sweep: SweepConfig) -> list[dict[str, object]]:
         for line in lines(sweep.path / group.path / FILE)
         if line["split"] != "train"
     ]
+
+
+def trained(folder: Path, group: GroupConfig, task: Task) -> list[Decoder]:
+    """The finished models of a group, one a seed."""
+    trainer = Trainer(group.model(task), task.classes, group.optimiser, group.task.steps)
+    shapes = jax.eval_shape(jax.vmap(trainer.start), np.array(group.seeds))
+    like = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    with Checkpoints(folder / group.path) as checkpoints:
+        parameters = checkpoints.restore(group.task.steps, like).parameters
+    return [trainer.model(jax.tree.map(lambda leaf: leaf[i], parameters)) for i in range(len(group.seeds))]
