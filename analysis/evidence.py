@@ -212,8 +212,8 @@ class Evidence:
 
 
 def renormalise(
-    stream: Float[Array | np.ndarray, "... N D"], norm: str, epsilon: Float[Array | np.ndarray, " N"] | float
-) -> Float[Array | np.ndarray, "... N D"]:
+    stream: Float[Array, "... N D"], norm: str, epsilon: Float[Array, " N"]
+) -> Float[Array, "... N D"]:
     """The final norm, its statistic taken anew from this sum of contributions (which are centred).
 
     With all members it gives back the model's own stream. An empty sum stays zero.
