@@ -56,7 +56,7 @@ class Decoder(nnx.Module):
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
         self.config = config
         self.embedding = Embedding(config, rngs)
-        self.blocks = nnx.vmap(lambda each: Block(config, each))(rngs.fork(split=config.depth))
+        self.blocks = nnx.vmap(lambda each: Block(config, each))(rngs.split(config.depth))
         self.norm = Norm(config)
         shape, dtype = (config.width, config.vocabulary), config.parameter_dtype
         unembedding = nnx.initializers.lecun_normal()(rngs.params(), shape, dtype)

@@ -33,7 +33,6 @@ class Sums(NamedTuple):
 class State:
     """All that training carries from step to step."""
 
-    step: Int[Array, "*n"]
     parameters: Parameters
     optimiser: optax.OptState
 
@@ -72,7 +71,7 @@ class Trainer:
 
     def start(self, seed: Int[Array, ""]) -> State:
         parameters = nnx.to_pure_dict(nnx.state(Decoder(self.config, nnx.Rngs(jax.random.key(seed)))))
-        return State(jnp.int32(0), parameters, self.optimiser.init(parameters))
+        return State(parameters, self.optimiser.init(parameters))
 
     def model(self, parameters: Parameters) -> Decoder:
         return nnx.merge(self.structure, parameters)
@@ -97,8 +96,8 @@ class Trainer:
         gradient, sums = parallel.total((gradient, sums))
         updates, optimiser = self.optimiser.update(gradient, state.optimiser, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
-        metrics = StepMetrics(sums.loss / weight, sums.correct / weight, optax.global_norm(gradient))
-        return State(state.step + 1, parameters, optimiser), metrics
+        metrics = StepMetrics(sums.loss / weight, sums.correct / weight, optax.tree.norm(gradient))
+        return State(parameters, optimiser), metrics
 
     def steps(self, state: State, batches: Batch) -> tuple[State, StepMetrics]:
         """One step for each of a stack of batches, in one dispatch."""

@@ -1,5 +1,6 @@
 """All the groups of a sweep, one after another; what is finished is left alone."""
 
+import operator
 import time
 from pathlib import Path
 
@@ -73,4 +74,5 @@ def trained(folder: Path, group: GroupConfig, task: Task) -> list[Decoder]:
     like = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     with Checkpoints(folder / group.path) as checkpoints:
         parameters = checkpoints.restore(group.task.steps, like).parameters
-    return [trainer.model(jax.tree.map(lambda leaf: leaf[i], parameters)) for i in range(len(group.seeds))]
+    seeds = range(len(group.seeds))
+    return [trainer.model(jax.tree.map(operator.itemgetter(s), parameters)) for s in seeds]

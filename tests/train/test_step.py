@@ -1,0 +1,132 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from jaxlayers import Decoder, ModelConfig
+from train import parallel
+from train.config import Optimiser
+from train.loop import stack
+from train.step import State, Trainer, training_flops
+
+
+def batches(task, steps, seed=0):
+    stream = task.training(seed)
+    return stack([stream[i] for i in range(steps)])
+
+
+def trainer_of(group, task, **architecture):
+    architecture = group.architecture.model_copy(update=architecture)
+    group = group.model_copy(update={"architecture": architecture})
+    return Trainer(group.model(task), task.classes, group.optimiser, group.task.steps)
+
+
+def run(trainer, stacked) -> tuple[State, object]:
+    """Through the devices there are, one seed."""
+    state = parallel.over_devices(trainer.start)(parallel.replicate(np.asarray(0)))
+    state, metrics = parallel.over_devices(trainer.steps)(state, parallel.shard(stacked, axis=1))
+    return parallel.first(state), parallel.first(metrics)
+
+
+def test_two_devices_equal_one(group, task, float64, monkeypatch):
+    """Weights differ between the halves of a batch, so that a mean of the devices' means would be wrong."""
+    trainer = trainer_of(group, task, dtype="float64")
+    stacked = batches(task, 3)
+    stacked["weights"] = np.where(np.arange(8)[:, None] < 2, 0.0, stacked["weights"])
+    assert parallel.count() == 2
+    two = run(trainer, stacked)
+    monkeypatch.setattr(parallel, "devices", lambda: jax.local_devices()[:1])
+    one = run(trainer, stacked)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13), two, one)
+
+
+def test_a_step_is_the_update_of_the_mean_loss(group, task, float64):
+    """Written out once more: no devices, no seeds, no stacks; the plain call of the model."""
+    trainer = trainer_of(group, task, dtype="float64")
+    stacked = batches(task, 2)
+    state, metrics = run(trainer, stacked)
+
+    structure, parameters = nnx.split(Decoder(trainer.config, nnx.Rngs(jax.random.key(0))))
+    schedule = optax.schedules.join_schedules(
+        [optax.linear_schedule(0, 3e-3, 1), optax.cosine_decay_schedule(3e-3, 11, 0.1)], [1]
+    )
+
+    def matrix(path, _):
+        return jax.tree_util.keystr(path[-2:]).find("scale") < 0
+
+    mask = jax.tree_util.tree_map_with_path(matrix, parameters)
+    optimiser = optax.chain(
+        optax.clip_by_global_norm(1.0), optax.adamw(schedule, 0.9, 0.95, weight_decay=0.1, mask=mask)
+    )
+    carried, losses = optimiser.init(parameters), []
+    for i in range(2):
+
+        def mean_loss(parameters, i=i):
+            logits = nnx.merge(structure, parameters)(jnp.array(stacked["tokens"][i]))
+            picked = jnp.take_along_axis(jax.nn.log_softmax(logits), stacked["labels"][i][..., None], -1)
+            return -picked.mean()
+
+        loss, gradient = jax.value_and_grad(mean_loss)(parameters)
+        updates, carried = optimiser.update(gradient, carried, parameters)
+        parameters = optax.apply_updates(parameters, updates)
+        losses.append(loss)
+    np.testing.assert_allclose(metrics.loss, losses, rtol=1e-12)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12),
+        state.parameters,
+        nnx.to_pure_dict(parameters),
+    )
+
+
+def test_only_matrices_decay(group, task):
+    trainer = trainer_of(group, task, norm="layer", bias=True, positions="learned")
+    structure, parameters = nnx.split(Decoder(trainer.config, nnx.Rngs(0)))
+    parameters = nnx.to_pure_dict(parameters)
+    zero = jax.tree.map(jnp.zeros_like, parameters)
+    optimiser = Trainer(
+        trainer.config, task.classes, Optimiser(warmup=0, weight_decay=0.5), steps=10
+    ).optimiser
+    updates, _ = optimiser.update(zero, optimiser.init(parameters), parameters)
+    flat = dict(nnx.traversals.flatten_mapping(updates))
+    moved = {path for path, update in flat.items() if np.abs(update).max() > 0}
+    assert {path[-1] for path in moved} == {"kernel", "tokens", "positions", "unembedding"}
+    assert {path[-1] for path in flat.keys() - moved} == {"scale", "shift", "bias"}
+
+
+def test_seeds_have_their_own_start_and_are_reproducible(group, task):
+    trainer = trainer_of(group, task)
+    start = jax.jit(parallel.over_seeds(trainer.start))
+    kernels = start(jnp.array([0, 5, 0])).parameters["blocks"]["mlp"]["module"]["inner"]["kernel"]
+    assert np.array_equal(kernels[0], kernels[2])
+    assert np.abs(kernels[0] - kernels[1]).min() > 0
+
+
+def product_flops(jaxpr) -> int:
+    """Of the matrix products alone, in a jaxpr and all that it calls."""
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            left = equation.invars[0].aval.shape
+            total += 2 * equation.outvars[0].aval.size * math.prod(left[axis] for axis in contracted)
+        for value in equation.params.values():
+            if inner := getattr(value, "jaxpr", value if hasattr(value, "eqns") else None):
+                total += product_flops(inner) * equation.params.get("length", 1)
+    return total
+
+
+@pytest.mark.parametrize("mlp", ["gelu", "swiglu"])
+def test_training_flops_are_those_of_the_products(mlp):
+    """The program computes the whole square of attention's pairs, of which the causal half is counted."""
+    config = ModelConfig(
+        vocabulary=40, length=32, depth=3, width=64, heads=4, kv_heads=2, mlp=mlp, mlp_width=96
+    )
+    structure, parameters = nnx.split(Decoder(config, nnx.Rngs(0)))
+    tokens = jnp.zeros((4, 32), jnp.int32)
+    forward = jax.make_jaxpr(lambda p: nnx.merge(structure, p)(tokens))(parameters)
+    not_counted = 2 * (4 * 32) * config.depth * config.width * (32 - 1)
+    assert 3 * (product_flops(forward.jaxpr) - not_counted) == training_flops(config, 40, tokens=4 * 32)
