@@ -81,6 +81,11 @@ def check_targets(targets: AnyArray, examples: int, classes: int, loss: Loss) ->
         )
 
 
+def check_potential(loss: Loss) -> None:
+    if loss not in POTENTIALS:
+        raise ValueError(f"loss is {loss!r}, but must have a potential: give {' or '.join(POTENTIALS)}")
+
+
 def finite(result: Result, argument: str) -> Result:
     """The result, its arrays' last axis being examples; `ValueError` if NaN or infinity has got into it."""
     for leaf in jax.tree.leaves(result):

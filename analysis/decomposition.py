@@ -24,7 +24,15 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Float, Int
 
-from analysis.arguments import AnyArray, check_targets, check_weights, checked, finite
+from analysis.arguments import (
+    AnyArray,
+    Result,
+    check_potential,
+    check_targets,
+    check_weights,
+    checked,
+    finite,
+)
 from analysis.evidence import BUDGET, Evidence, renormalise
 from analysis.streaming import LARGEST, POTENTIALS, Choice, Loss, Potential, ReadOut, block_size, stream
 
@@ -175,7 +183,7 @@ def decompose_rows(
 ) -> Decomposition:
     """`decompose` for predictions rows @ head + bias; without a read-out the rows themselves."""
     if loss in POTENTIALS:
-        mean = _mix(weights[None], rows)
+        mean = mix(weights[None], rows)
         sums = stream(POTENTIALS[loss], rows, mean, read_out, targets, block)
         member_loss, diversity, ensemble_loss = sums.loss, sums.divergence, sums.reference_loss[0]
     else:
@@ -207,10 +215,10 @@ def _hierarchy_rows(
     group_weights: Float[Array, " G"],
 ) -> tuple[Decomposition, Float[Array, "G N"]]:
     """The groups' means taken apart, and the diversity within each group about its mean."""
-    means = _mix(shares, rows)
+    means = mix(shares, rows)
     within = stream(POTENTIALS[loss], rows, means[group], read_out, targets, block).divergence
     whole = decompose_rows(means, read_out, targets, group_weights, block, loss)
-    return whole, _mix(shares, within)
+    return whole, mix(shares, within)
 
 
 @partial(jax.jit, static_argnames="block")
@@ -222,22 +230,7 @@ def _choose(
     block: tuple[int, int],
 ) -> tuple[Choice, Choice]:
     """The largest logit of every member and of their weighted mean."""
-    return stream(LARGEST, rows, _mix(weights[None], rows), read_out, targets, block)
-
-
-@partial(jax.jit, static_argnames=("norm", "reading"))
-def _read(
-    contributions: Float[Array, "K n D"],
-    epsilon: Float[Array, " n"],
-    weights: Float[Array, " K"],
-    norm: str,
-    reading: Reading,
-) -> Float[Array, "K n D"]:
-    """What goes into the read-out for every member's prediction."""
-    if reading == "contribution":
-        return contributions / weights[:, None, None]
-    stream = jnp.cumsum(contributions, 0) if reading == "prefix" else contributions
-    return renormalise(stream, norm, epsilon)
+    return stream(LARGEST, rows, mix(weights[None], rows), read_out, targets, block)
 
 
 def _streamed(
@@ -249,33 +242,66 @@ def _streamed(
     weights: Float[AnyArray, " K"] | None,
     budget: int,
 ) -> Any:
-    """What `core` makes of a model's rows, a run of examples at a time; examples are its last axis.
+    """What `core` makes of a model's rows, a run of examples at a time.
 
     Half of the budget is for the rows, half for the logits of `predictions` at once.
     """
     members, examples, width = evidence.contributions.shape
-    if reading not in get_args(Reading):
-        raise ValueError(f"reading is {reading!r}, but must be one of {', '.join(get_args(Reading))}")
     w = check_weights(weights, members, positive=reading == "contribution")
     targets = evidence.labels if loss != "squared" or evidence.targets is None else evidence.targets
     check_targets(targets, examples, evidence.classes, loss)
-    epsilon = np.zeros(examples, np.float32) if evidence.epsilon is None else evidence.epsilon
     read_out = jnp.asarray(evidence.head, float), jnp.asarray(evidence.bias, float)
     block = block_size(predictions, evidence.classes, budget // 2)
-    n = min(examples, max(1, budget // 2 // (4 * members * width * w.dtype.itemsize)))
+
+    def of_run(run: slice) -> Any:
+        return core(read_rows(evidence, run, w, reading), read_out, jnp.asarray(targets[run]), w, block)
+
+    return by_runs(of_run, examples, budget // 2 // (4 * members * width * w.dtype.itemsize))
+
+
+def by_runs(of_run: Callable[[slice], Result], examples: int, size: int) -> Result:
+    """What `of_run` says of every run of so many examples, put together along the last axis.
+
+    The runs are of equal length, so that it is compiled once; the last one overlaps the one before.
+    """
+    size = min(examples, max(1, size))
     results: list[np.ndarray] = []
-    for start in range(0, examples, n):
-        run = slice(min(start, examples - n), min(start + n, examples))  # of equal length: compiled once
-        contributions = jnp.asarray(evidence.contributions[:, run], float)
-        rows = _read(contributions, jnp.asarray(epsilon[run], float), w, evidence.norm, reading)
-        parts, structure = jax.tree.flatten(core(rows, read_out, jnp.asarray(targets[run]), w, block))
+    for start in range(0, examples, size):
+        run = slice(min(start, examples - size), min(start + size, examples))
+        parts, structure = jax.tree.flatten(of_run(run))
         results = results or [np.empty((*part.shape[:-1], examples), part.dtype) for part in parts]
         for result, part in zip(results, parts, strict=True):
             result[..., run] = part
     return finite(jax.tree.unflatten(structure, [jnp.asarray(result) for result in results]), "evidence")
 
 
-def _mix(shares: Float[Array, "G K"], rows: Float[Array, "K ..."]) -> Float[Array, "G ..."]:
+def read_rows(
+    evidence: Evidence, run: slice, weights: Float[Array, " K"], reading: Reading
+) -> Float[Array, "K n D"]:
+    """What goes into the read-out for every member's prediction of a run of examples."""
+    if reading not in get_args(Reading):
+        raise ValueError(f"reading is {reading!r}, but must be one of {', '.join(get_args(Reading))}")
+    contributions = jnp.asarray(evidence.contributions[:, run], float)
+    epsilon = jnp.zeros(1) if evidence.epsilon is None else jnp.asarray(evidence.epsilon[run], float)
+    return _read(contributions, epsilon, weights, evidence.norm, reading)
+
+
+@partial(jax.jit, static_argnames=("norm", "reading"))
+def _read(
+    contributions: Float[Array, "K n D"],
+    epsilon: Float[Array, " n"] | Float[Array, " 1"],
+    weights: Float[Array, " K"],
+    norm: str,
+    reading: Reading,
+) -> Float[Array, "K n D"]:
+    if reading == "contribution":
+        return contributions / weights[:, None, None]
+    stream = jnp.cumsum(contributions, 0) if reading == "prefix" else contributions
+    return renormalise(stream, norm, epsilon)
+
+
+def mix(shares: Float[Array, "G K"], rows: Float[Array, "K ..."]) -> Float[Array, "G ..."]:
+    """Weighted sums of members, G of them."""
     return jnp.tensordot(shares, rows, 1, precision="highest")
 
 
@@ -304,8 +330,7 @@ def _vote(choices: Int[Array, "K N"], weights: Float[Array, " K"]) -> Int[Array,
 
 def _partition(groups: Sequence[int], weights: Float[Array, " K"], loss: Loss) -> dict[str, Array]:
     """Each member's group, counted from 0; its share of the group's weight; the weight of the group."""
-    if loss not in POTENTIALS:
-        raise ValueError(f"loss is {loss!r}, which has no potential: give cross_entropy or squared")
+    check_potential(loss)
     if len(groups) != len(weights):
         raise ValueError(f"groups names {len(groups)} groups for {len(weights)} members: give one each")
     numbers, group = np.unique(np.asarray(groups), return_inverse=True)

@@ -212,7 +212,7 @@ class Evidence:
 
 
 def renormalise(
-    stream: Float[Array, "... N D"], norm: str, epsilon: Float[Array, " N"]
+    stream: Float[Array, "... N D"], norm: str, epsilon: Float[Array, " #N"]
 ) -> Float[Array, "... N D"]:
     """The final norm, its statistic taken anew from this sum of contributions (which are centred).
 
