@@ -24,7 +24,7 @@ class SentencesConfig(TaskFields):
 
     kind: Literal["polarity", "domain"] = Field(description="which task this is")
     vocabulary: Annotated[int, Field(ge=261)] = Field(
-        1024,
+        2048,
         description="token ids in all: labels, the query token, 256 bytes and as many merges as are left",
     )
 
