@@ -52,9 +52,8 @@ class Vader(PackageBuilder):
         (inner,) = members(archive, "*/hutto_ICWSM_2014.tar.gz").values()
         for domain, name in zip(CLASSES["domain"], self.files, strict=True):
             (table,) = members(inner, f"*/{name}_GroundTruth.txt").values()
-            # Not splitlines(): the sentences have line separators of Unicode in them.
-            for line in table.decode().split("\n"):
-                number, rating, sentence = line.rstrip("\r").split("\t")
+            for line in table.decode().splitlines():
+                number, rating, sentence = line.split("\t")
                 if self.builder_config.name == "domain":
                     label = domain
                 elif abs(float(rating)) >= 0.5:

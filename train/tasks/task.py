@@ -90,7 +90,7 @@ class Task:
         def batch(index: int) -> Batch:
             indices = index * self.batch + np.arange(self.batch)
             filled = rows.take(np.minimum(indices, len(rows) - 1))
-            filled["weights"] = filled["weights"] * (indices < len(rows))[:, None].astype(np.float32)
+            filled["weights"] *= (indices < len(rows))[:, None]
             return filled
 
         return grain.MapDataset.range(-(-len(rows) // self.batch)).map(batch)

@@ -48,8 +48,9 @@ def test_epochs_and_seeds_have_orders_of_their_own():
 
 
 def test_training_does_not_end():
-    data = numbered(7, 4).training(0)
-    assert data[10**12]["tokens"].shape == (4, 3)
+    data = numbered(30, 30).training(0)
+    orders = {tuple(row_numbers([data[epoch]])) for epoch in (0, 10**6, 10**9, 10**12, 10**15)}
+    assert len(orders) == 5
 
 
 def test_a_batch_holds_whole_rows_in_the_types_of_a_model():
@@ -73,15 +74,9 @@ def test_evaluation_has_every_row_once_and_in_order(rows, batch, batches):
     assert np.array_equal(row_numbers(data)[:rows], np.arange(rows))
 
 
-def test_padding_leaves_the_task_as_it_was():
-    task = numbered(5, 4)
-    list(task.evaluation("validation"))
-    assert task.rows["validation"].weights.sum() == 15
-
-
 def test_a_batch_costs_less_than_a_twentieth_of_a_step():
     """A step of a small model at this size takes 10 ms on a CPU."""
-    rows = np.zeros((50_000, 64), np.uint8)
+    rows = np.broadcast_to(np.uint8(0), (1_000_000, 64))
     weights = np.broadcast_to(np.float32(1), rows.shape)
     task = Task("text", 80, 80, 64, 32, {"train": Rows(rows, rows, weights)})
     data = task.training(0)
