@@ -33,7 +33,9 @@ class Architecture(BaseModel):
     bias: bool = Field(False, description="biases in the linear layers and in LayerNorm")
     tied: bool = Field(False, description="the read-out is the embedding transposed")
     branch_exponent: Exponent = Field(
-        0.5, description="a module's output is multiplied by depth^-this before it joins the stream"
+        1.0,
+        description="a module's output is multiplied by depth^-this before it joins the stream; "
+        "at 1 one learning rate serves all depths (CompleteP, Dey et al. 2025), at 0 it is GPT-2's stream",
     )
     dtype: Literal["float32", "bfloat16", "float64"] = Field(
         "float32", description="of the computation; parameters are float32 (float64 for float64)"

@@ -32,9 +32,8 @@ class Strict(BaseModel):
 
 
 class Optimiser(Strict):
-    """AdamW; the learning rate warms up linearly, then falls along a cosine."""
+    """AdamW. The learning rate warms up linearly to the task's peak, then falls along a cosine."""
 
-    learning_rate: PositiveFloat = Field(3e-3, description="at its peak; one for all depths")
     warmup: Fraction = Field(0.1, description="share of the steps in which the learning rate rises")
     final: Fraction = Field(0.1, description="the last learning rate, as a share of the peak")
     weight_decay: NonNegativeFloat = Field(0.1, description="of matrices; not of norms and biases")

@@ -21,7 +21,7 @@ from train.tasks import Task
 def train(group: GroupConfig, folder: Path, task: Task, progress: Progress) -> None:
     """Makes the steps that are left. Killed at any moment and called again, it ends with the same bits."""
     steps, cadence, seeds = group.task.steps, group.cadence, np.array(group.seeds)
-    trainer = Trainer(group.model(task), task.classes, group.optimiser, steps)
+    trainer = Trainer(group, task)
     tokens = group.task.batch * task.length
     flops = training_flops(trainer.config, task.classes, tokens)
     start = parallel.over_devices(parallel.over_seeds(trainer.start))

@@ -11,7 +11,8 @@ from jaxtyping import Array, Float, Int
 
 from jaxlayers import Decoder, ModelConfig
 from train import parallel
-from train.config import Optimiser
+from train.config import GroupConfig
+from train.tasks import Task
 
 Parameters = Any
 Batch = dict[str, Array]  # as a task yields it, on the device; with leading axes where batches are stacked
@@ -48,14 +49,15 @@ class StepMetrics(NamedTuple):
 class Trainer:
     """The functions of training, for one model, task and optimiser."""
 
-    def __init__(self, config: ModelConfig, classes: int, optimiser: Optimiser, steps: int):
-        self.config, self.classes = config, classes
+    def __init__(self, group: GroupConfig, task: Task):
+        self.config, self.classes = group.model(task), task.classes
+        optimiser, steps, peak = group.optimiser, group.task.steps, group.task.learning_rate
         self.schedule = optax.warmup_cosine_decay_schedule(
             init_value=0.0,
-            peak_value=optimiser.learning_rate,
+            peak_value=peak,
             warmup_steps=round(optimiser.warmup * steps),
             decay_steps=steps,
-            end_value=optimiser.final * optimiser.learning_rate,
+            end_value=optimiser.final * peak,
         )
         self.optimiser = optax.chain(
             optax.clip_by_global_norm(optimiser.clip),
@@ -67,7 +69,7 @@ class Trainer:
                 mask=is_matrix,
             ),
         )
-        self.structure = nnx.graphdef(nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0))))
+        self.structure = nnx.graphdef(nnx.eval_shape(lambda: Decoder(self.config, nnx.Rngs(0))))
 
     def start(self, seed: Int[Array, ""]) -> State:
         parameters = nnx.to_pure_dict(nnx.state(Decoder(self.config, nnx.Rngs(jax.random.key(seed)))))

@@ -69,7 +69,7 @@ def evaluations(sweep: SweepConfig) -> list[dict[str, object]]:
 
 def trained(folder: Path, group: GroupConfig, task: Task) -> list[Decoder]:
     """The finished models of a group, one a seed."""
-    trainer = Trainer(group.model(task), task.classes, group.optimiser, group.task.steps)
+    trainer = Trainer(group, task)
     shapes = jax.eval_shape(jax.vmap(trainer.start), np.array(group.seeds))
     like = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     with Checkpoints(folder / group.path) as checkpoints:

@@ -22,7 +22,7 @@ def batches(task, steps, seed=0):
 def trainer_of(group, task, **architecture):
     architecture = group.architecture.model_copy(update=architecture)
     group = group.model_copy(update={"architecture": architecture})
-    return Trainer(group.model(task), task.classes, group.optimiser, group.task.steps)
+    return Trainer(group, task)
 
 
 def run(trainer, stacked) -> tuple[State, object]:
@@ -83,13 +83,12 @@ def test_a_step_is_the_update_of_the_mean_loss(group, task, float64):
 
 
 def test_only_matrices_decay(group, task):
+    group = group.model_copy(update={"optimiser": Optimiser(warmup=0)})
     trainer = trainer_of(group, task, norm="layer", bias=True, positions="learned")
     structure, parameters = nnx.split(Decoder(trainer.config, nnx.Rngs(0)))
     parameters = nnx.to_pure_dict(parameters)
     zero = jax.tree.map(jnp.zeros_like, parameters)
-    optimiser = Trainer(
-        trainer.config, task.classes, Optimiser(warmup=0, weight_decay=0.5), steps=10
-    ).optimiser
+    optimiser = trainer.optimiser
     updates, _ = optimiser.update(zero, optimiser.init(parameters), parameters)
     flat = dict(nnx.traversals.flatten_mapping(updates))
     moved = {path for path, update in flat.items() if np.abs(update).max() > 0}

@@ -9,7 +9,7 @@ from typing import Annotated, TypedDict
 import grain
 import numpy as np
 from jaxtyping import Float32, Int32, Integer
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
 
 class TaskFields(BaseModel):
@@ -20,6 +20,7 @@ class TaskFields(BaseModel):
     length: Annotated[int, Field(ge=2)] = Field(64, description="tokens of a row")
     batch: PositiveInt = Field(32, description="rows of a batch, all devices together")
     steps: PositiveInt = Field(1000, description="updates of a training run")
+    learning_rate: PositiveFloat = Field(3e-3, description="at its peak; one for all depths")
 
 
 class Batch(TypedDict):
