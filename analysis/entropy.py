@@ -27,7 +27,7 @@ def surprise(multiplicity: Int[Array, "N"], estimator: CountEstimator) -> Float[
     - `plugin`: -ln(m/N), the maximum-likelihood estimate. It is too low by about (states - 1)/2N.
     - `miller_madow`: adds that much back (Miller 1955): every observed state gives 1/2N to the mean.
     - `grassberger`: ln N - G(m), G as in Grassberger 2003/2008 ("Entropy estimates from insufficient
-      samplings", arXiv physics/0307138), eq. 27-30.
+      samplings", arXiv physics/0307138), eq. 35.
     - `chao_shen`: the sample covers 1 - (share of singletons) of the probability, and each state is
       weighted by the inverse of its chance to have been seen at all (Chao & Shen 2003).
     """

@@ -93,8 +93,8 @@ def _maps(
     times = jax.vmap(lambda key: draw(key, groups)[group])(jax.random.split(key, bootstraps))
     label_drawn = times @ label / times.sum(-1)
     low, high = interval(maps(*pair_draws(layout, times), label_drawn[:, None, None]))
-    *pairs, states = pair_entropies(layout)
-    value = maps(*pairs, label.mean())
+    pairs, pairs_y, states = pair_entropies(layout)
+    value = maps(pairs, pairs_y, label.mean())
     return PairwiseMaps(**vars(value), low=low, high=high, saturated=states > labels.size / 5)
 
 
