@@ -15,7 +15,7 @@ class Architecture(BaseModel):
     Llama: norm="rms", positions="rotary", mlp="swiglu", bias=False, branch_exponent=0.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     width: PositiveInt = Field(64, description="of the residual stream")
     heads: PositiveInt = Field(4, description="query heads; each is width / heads wide")
