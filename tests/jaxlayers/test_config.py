@@ -1,0 +1,79 @@
+import re
+
+import pytest
+from pydantic import ValidationError
+
+from jaxlayers import ModelConfig
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (dict(width=18), "width 18 is not divisible by heads 4: change one of the two"),
+        (dict(kv_heads=3), "heads 4 is not divisible by kv_heads 3: change one of the two"),
+        (
+            dict(width=12, positions="rotary"),
+            "rotary positions need an even head width, but width 12 / heads 4 is 3: "
+            "change width or heads, or set positions to learned",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_named_with_its_numbers(config, fields, sentence):
+    with pytest.raises(ValidationError, match=re.escape(sentence)):
+        config(**fields)
+
+
+def test_an_odd_head_width_is_fine_where_nothing_rotates(config):
+    assert config(width=12, positions="learned").head_width == 3
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("widht", 16, "Extra inputs are not permitted"),
+        ("width", "wide", "valid integer"),
+        ("heads", "4", "valid integer"),
+        ("depth", True, "valid integer"),
+        ("depth", 2.5, "valid integer"),
+        ("bias", "yes", "valid boolean"),
+        ("depth", 0, "greater than 0"),
+        ("kv_heads", 0, "greater than 0"),
+        ("norm_epsilon", 0.0, "greater than 0"),
+        ("norm_epsilon", float("inf"), "finite number"),
+        ("branch_exponent", 1.5, "less than or equal to 1"),
+        ("norm", "batch", "'rms' or 'layer'"),
+        ("dtype", "float16", "'float32', 'bfloat16' or 'float64'"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named(config, field, value, reason):
+    with pytest.raises(ValidationError) as refusal:
+        config(**{field: value})
+    (error,) = refusal.value.errors()
+    assert error["loc"] == (field,)
+    assert reason in error["msg"]
+    assert error["input"] == value
+
+
+def test_sizes_have_no_default():
+    with pytest.raises(ValidationError) as refusal:
+        ModelConfig()
+    assert {error["loc"] for error in refusal.value.errors()} == {("vocabulary",), ("length",), ("depth",)}
+
+
+def test_a_whole_number_does_for_a_fraction(config):
+    assert config(branch_exponent=1, depth=4).branch_scale == 0.25
+
+
+def test_a_config_does_not_change(config):
+    with pytest.raises(ValidationError, match="frozen"):
+        config().width = 32
+
+
+@pytest.mark.parametrize(
+    ("mlp", "width", "hidden"),
+    [("gelu", 768, 3072), ("swiglu", 768, 2048), ("swiglu", 64, 176), ("swiglu", 16, 48)],
+)
+def test_hidden_units_of_an_mlp(config, mlp, width, hidden):
+    """Four widths; or 8/3 of a width, so that three matrices weigh as two do, rounded up to eights."""
+    assert config(mlp=mlp, width=width).hidden == hidden
+    assert config(mlp=mlp, width=width, mlp_width=5).hidden == 5
