@@ -5,7 +5,7 @@ from train.config import Cadence, GroupConfig, Optimiser
 from train.tasks import SyntheticConfig, load
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def group() -> GroupConfig:
     """Two seeds of a tiny model on a task that needs no download."""
     return GroupConfig(
@@ -20,6 +20,6 @@ def group() -> GroupConfig:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def task(group):
     return load(group.task)

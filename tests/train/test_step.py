@@ -85,8 +85,7 @@ def test_a_step_is_the_update_of_the_mean_loss(group, task, float64):
 def test_only_matrices_decay(group, task):
     group = group.model_copy(update={"optimiser": Optimiser(warmup=0)})
     trainer = trainer_of(group, task, norm="layer", bias=True, positions="learned")
-    structure, parameters = nnx.split(Decoder(trainer.config, nnx.Rngs(0)))
-    parameters = nnx.to_pure_dict(parameters)
+    parameters = nnx.to_pure_dict(nnx.state(Decoder(trainer.config, nnx.Rngs(0))))
     zero = jax.tree.map(jnp.zeros_like, parameters)
     optimiser = trainer.optimiser
     updates, _ = optimiser.update(zero, optimiser.init(parameters), parameters)

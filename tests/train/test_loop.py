@@ -1,0 +1,198 @@
+"""Resuming: whatever happens to the process, the parameters end as if nothing had happened."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from io import StringIO
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+from train import loop, parallel
+from train.checkpoint import Checkpoints, saved
+from train.config import SweepConfig
+from train.loop import Evaluation, train
+from train.metrics import lines
+from train.progress import Progress
+from train.step import Trainer
+from train.sweep import run
+from train.tasks import load
+
+
+def progress(group):
+    quiet = Progress({group.label: 1.0}, Console(file=StringIO()))
+    quiet.start(group.label)
+    return quiet
+
+
+def final(folder, group, task):
+    """The bits of the last checkpoint, optimiser included."""
+    trainer = Trainer(group, task)
+    shapes = jax.eval_shape(jax.vmap(trainer.start), np.array(group.seeds))
+    like = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    with Checkpoints(folder) as checkpoints:
+        return checkpoints.restore(group.task.steps, like)
+
+
+def assert_same_bits(a, b):
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(group, task, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    train(group, folder, task, progress(group))
+    return folder
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_at(step):
+    def advance(self, flops, seconds, words):
+        if f"step {step}/" in words:
+            raise Stop
+
+    return advance
+
+
+@pytest.mark.parametrize("dispatches", [1, 2])
+def test_stopped_and_resumed(dispatches, group, task, tmp_path, uninterrupted, monkeypatch):
+    """Stopped after a dispatch whose metrics are written but whose checkpoint is not."""
+    folder = tmp_path / "stopped"
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "advance", stop_at(4 * dispatches))
+        with pytest.raises(Stop):
+            train(group, folder, task, progress(group))
+    assert saved(folder) == 4 * (dispatches - 1)
+    train(group, folder, task, progress(group))
+    assert_same_bits(final(folder, group, task), final(uninterrupted, group, task))
+
+    kept, whole = (list(lines(f / "metrics.jsonl")) for f in (folder, uninterrupted))
+    for line in kept + whole:
+        line.pop("tokens_per_second", None)
+    assert kept == whole  # every step once
+
+
+def test_metrics_hold_every_step_of_every_seed_once(group, uninterrupted):
+    found = [
+        (line["seed"], line["step"])
+        for line in lines(uninterrupted / "metrics.jsonl")
+        if line["split"] == "train"
+    ]
+    assert sorted(found) == [(seed, step) for seed in group.seeds for step in range(1, 13)]
+
+
+def test_a_checkpoint_of_two_devices_goes_on_on_one(group, task, tmp_path, float64, monkeypatch):
+    """The sum over devices is in another order, so the last bits of float64 differ and no more."""
+    exact = group.architecture.model_copy(update={"dtype": "float64"})
+    group = group.model_copy(update={"architecture": exact})
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "advance", stop_at(8))
+        with pytest.raises(Stop):
+            train(group, tmp_path / "moved", task, progress(group))
+    assert saved(tmp_path / "moved") == 4
+    train(group, tmp_path / "stayed", task, progress(group))
+    monkeypatch.setattr(parallel, "devices", lambda: jax.local_devices()[:1])
+    train(group, tmp_path / "moved", task, progress(group))
+    a, b = (final(tmp_path / name, group, task).parameters for name in ("moved", "stayed"))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12), a, b)
+
+
+def test_evaluation_weighs_a_partial_batch_by_what_it_holds(group, task):
+    """Against the mean over rows, one row at a time; 21 rows are two and a part batches of 8."""
+    rows = task.rows["test"]
+    few = type(rows)(rows.tokens[:21], rows.labels[:21], rows.weights[:21])
+    small = type(task)(**{**vars(task), "rows": {**task.rows, "test": few}})
+    trainer = Trainer(group, task)
+    start = parallel.over_devices(parallel.over_seeds(trainer.start))
+    state = start(parallel.replicate(np.array(group.seeds)))
+    found = Evaluation(trainer, small, batches=2)("test", state.parameters)
+
+    parameters = parallel.first(state.parameters)
+    for s, row in enumerate(found):
+        model = trainer.model(jax.tree.map(lambda leaf, s=s: leaf[s], parameters))
+        logits = np.asarray(model(jnp.array(few.tokens, jnp.int32)), np.float64)
+        logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
+        loss = -np.take_along_axis(logits, few.labels[..., None], -1).mean()
+        assert row["loss"] == pytest.approx(loss, rel=1e-6)
+        assert row["accuracy"] == pytest.approx((logits.argmax(-1) == few.labels).mean(), rel=1e-6)
+        assert row["positions"] == 21 * 8
+
+
+def test_a_finished_sweep_is_left_alone(group, tmp_path, monkeypatch):
+    sweep = SweepConfig(
+        name="s", folder=tmp_path, depths=(1,), seeds=group.seeds, optimiser=group.optimiser,
+        architectures={"tiny": group.architecture}, tasks={"words": group.task}, cadence=group.cadence,
+    )  # fmt: skip
+    run(sweep, Console(file=StringIO()))
+    before = {p: p.stat().st_mtime_ns for p in sweep.path.rglob("checkpoints/*")}
+    monkeypatch.setattr(loop, "Trainer", None)
+    said = StringIO()
+    run(sweep, Console(file=said))
+    assert "1 of 1 groups of runs are finished already" in said.getvalue()
+    assert {p: p.stat().st_mtime_ns for p in sweep.path.rglob("checkpoints/*")} == before
+
+
+SWEEP = """
+name = "killed"
+depths = [2]
+seeds = [0, 1]
+[architectures.tiny]
+width = 16
+heads = 2
+[tasks.words]
+kind = "synthetic"
+length = 8
+batch = 8
+steps = 400
+[cadence]
+dispatch = 4
+validate_every = 8
+save_every = 8
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments(tmp_path):
+    """SIGKILL of the command, from outside, wherever it is; then once more from where it was."""
+    config = tmp_path / "killed.toml"
+    config.write_text(SWEEP)
+
+    def command(folder):
+        return [sys.executable, "-m", "train", str(config), "--folder", str(tmp_path / folder)]
+
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+    subprocess.run(command("whole"), check=True, env=environment, capture_output=True)
+    moments, kills = random.Random(0), 0
+    group = tmp_path / "cut" / "killed" / "words" / "tiny" / "depth-02"
+    while saved(group) < 400:
+        process = subprocess.Popen(
+            command("cut"), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        begun = saved(group)
+        while process.poll() is None and saved(group) == begun:
+            time.sleep(0.01)
+        try:
+            process.wait(moments.uniform(0, 0.2))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+        assert process.returncode in (0, -signal.SIGKILL), process.stdout.read().decode()
+    assert kills >= 3
+    a, b = (
+        (tmp_path / f / "killed" / "words" / "tiny" / "depth-02").resolve() for f in ("whole", "cut")
+    )
+    sweep = SweepConfig.model_validate(json.loads((a.parents[2] / "sweep.json").read_text()))
+    (config_group,) = sweep.groups()
+    task = load(config_group.task)
+    assert_same_bits(final(a, config_group, task), final(b, config_group, task))
