@@ -107,12 +107,8 @@ class Trainer:
 
     def evaluate(self, parameters: Parameters, batches: Batch) -> Sums:
         """Sums over a stack of batches and over devices."""
-
-        def add(sums: Sums, batch: Batch) -> tuple[Sums, None]:
-            return sums + self.sums(parameters, batch), None
-
-        nothing = Sums(*(jnp.zeros((), batches["weights"].dtype) for _ in Sums._fields))
-        return parallel.total(jax.lax.scan(add, nothing, batches)[0])
+        each = jax.lax.map(lambda batch: self.sums(parameters, batch), batches)
+        return parallel.total(jax.tree.map(lambda values: values.sum(0), each))
 
 
 def is_matrix(parameters: Parameters) -> Parameters:

@@ -1,10 +1,10 @@
 """All the groups of a sweep, one after another; what is finished is left alone."""
 
-import operator
 import time
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
@@ -75,4 +75,4 @@ def trained(folder: Path, group: GroupConfig, task: Task) -> list[Decoder]:
     with Checkpoints(folder / group.path) as checkpoints:
         parameters = checkpoints.restore(group.task.steps, like).parameters
     seeds = range(len(group.seeds))
-    return [trainer.model(jax.tree.map(operator.itemgetter(s), parameters)) for s in seeds]
+    return [trainer.model(jax.tree.map(lambda leaf, s=s: jnp.asarray(leaf[s]), parameters)) for s in seeds]

@@ -59,7 +59,7 @@ def test_what_is_not_given_has_its_default_and_what_is_given_counts(tmp_path):
         ("depths = [1, 2]\n", "", "depths: missing: add it"),
         ('"synthetic"', '"poetry"', "tasks.words: Input tag 'poetry'"),
         ('name = "s"', 'name = "../s"', "name: String should match pattern"),
-        ("[optimiser]", "[cadence]\ndispatch = 7\n[optimiser]", "cadence: validate_every 100 is not a multiple of"),
+        ("[optimiser]", "[cadence]\ndispatch = 7\n[optimiser]", "cadence: validate_every 100 is not a"),
         ("[tasks.words]", "[tasks.words", "not TOML"),
     ],
 )  # fmt: skip
@@ -70,7 +70,7 @@ def test_refused_with_the_key(refusal, old, new, sentence):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(Refusal, match="absent.toml: no such file"):
+    with pytest.raises(Refusal, match=r"absent\.toml: no such file"):
         read(tmp_path / "absent.toml")
 
 
