@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from jax import Array
@@ -22,6 +22,7 @@ from jaxtyping import Float, Float32, Int32
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from jaxlayers.ledger import Member
 from jaxlayers.refusal import Refusal
 
 VERSION = "1"
@@ -50,14 +51,6 @@ PROVENANCE = {
 }
 REQUIRED = ("contributions", "head", "bias", "labels")
 TOLERANCE = 1e-5  # of the members' size: float32, a thousand terms
-
-
-class Member(NamedTuple):
-    """One term of the sum."""
-
-    name: str
-    kind: str  # embedding, attention, mlp, head, block, ...
-    block: int  # -1: before the first
 
 
 @dataclass(frozen=True, eq=False)
