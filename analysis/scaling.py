@@ -12,34 +12,19 @@ sizes for the held-out error, a seed's count in a resample for the bootstrap.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import product
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
+from analysis.fitting import Form, huber, least_squares
 from analysis.statistics import Estimate, seed_resamples
 from jaxlayers.refusal import Refusal
 
-HUBER = 1e-3  # of the residuals of ln L
-DESCENTS = 8  # from the best starts of a grid
-STEPS = 500
-LARGEST = 300  # |ln parameter|: where the losses leave a parameter open, it runs away
 ROUNDING = 64 * np.finfo(float).eps  # of the largest loss: smaller errors are none
-
-
-@dataclass(frozen=True)
-class Form:
-    name: str
-    formula: str
-    parameters: tuple[str, ...]
-    predict: Callable[[Array, Array], Array]  # parameters [P], sizes [X, ...] -> losses [X]
-    starts: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
-    """From sizes and mean losses [X] to parameters [G, P]; None: the form is linear in its parameters."""
 
 
 def _decay_starts(
@@ -135,20 +120,21 @@ def fit(x: ArrayLike, losses: ArrayLike, form: Form | str, resamples: int = 400)
     kept = np.arange(sizes) < sizes - held_out
     weights = counts[:, :, None] * np.stack([np.ones(sizes), kept])[:, None, None]  # [2, R, S, X]
     with jax.enable_x64(True):
-        starts = form.starts and form.starts(x, losses.mean(0))
-        parameters, curves = jax.tree.map(
-            np.asarray, _fit(x, losses, weights.reshape(-1, seeds, sizes), starts, form)
+        if form.starts is None:
+            fits = least_squares(form, x, losses, weights)
+        else:
+            fits = huber(form, x, losses, weights, form.starts(x, losses.mean(0)))
+        parameters = fits[0]
+        curves = np.asarray(
+            jax.vmap(jax.vmap(form.predict, (0, None)), (0, None))(jnp.asarray(fits), jnp.asarray(x))
         )
-    parameters = parameters.reshape(2, len(counts), -1)[0]
-    curves = curves.reshape(2, len(counts), sizes)
     means = counts @ losses / counts.sum(1, keepdims=True)
     rounding = ROUNDING * np.abs(losses).max()
     holdout = np.maximum(np.sqrt(((curves[1] - means)[:, ~kept] ** 2).mean(1)), rounding)
 
     error = parameters[1:][which].std(0)
     low, high = Estimate(parameters[0], error, seeds - 1).interval()
-    if form.starts is not None:
-        low = np.maximum(low, 0)
+    low, high = np.maximum(low, 0 if form.starts else -np.inf), np.asarray(high)
     return ScalingFit(
         form,
         dict(zip(form.parameters, parameters[0].tolist(), strict=True)),
@@ -226,60 +212,3 @@ def _aicc(residuals: Float[np.ndarray, "S X"], parameters: int, rounding: float)
     runs, free = residuals.size, parameters + 1
     variance = max((residuals**2).mean(), rounding**2)
     return float(runs * np.log(variance) + 2 * free + 2 * free * (free + 1) / (runs - free - 1))
-
-
-@partial(jax.jit, static_argnames="form")
-def _fit(
-    x: Float[Array, "X *V"],
-    losses: Float[Array, "S X"],
-    weights: Float[Array, "W S X"],
-    starts: Float[Array, "G P"] | None,
-    form: Form,
-) -> tuple[Float[Array, "W P"], Float[Array, "W X"]]:
-    """Parameters and curve under each of the weights."""
-    if starts is None:
-        parameters = jax.vmap(partial(_least_squares, form, x, losses))(weights)
-    else:
-
-        def objective(log_parameters, weight):
-            residuals = jnp.log(form.predict(jnp.exp(log_parameters), x)) - jnp.log(losses)
-            return (weight * optax.huber_loss(residuals, delta=HUBER)).sum()
-
-        grid = jnp.log(starts)
-        order = jnp.argsort(jax.vmap(objective, (0, None))(grid, jnp.ones_like(losses)))
-        grid = grid[order[:DESCENTS]]
-
-        def lowest(weight):
-            ends, values = jax.vmap(partial(_lbfgs, partial(objective, weight=weight)))(grid)
-            return jnp.exp(jnp.clip(ends[jnp.nanargmin(values)], -LARGEST, LARGEST))
-
-        parameters = jax.vmap(lowest)(weights)
-    return parameters, jax.vmap(form.predict, (0, None))(parameters, x)
-
-
-def _least_squares(form: Form, x: Array, losses: Array, weight: Array) -> Float[Array, "P"]:
-    design = jax.jacobian(form.predict)(jnp.zeros(len(form.parameters)), x)
-    scale = jnp.abs(design).max(0)
-    total = weight.sum(0)
-    mean = (weight * losses).sum(0) / jnp.where(total > 0, total, 1)
-    root = jnp.sqrt(total)
-    return jnp.linalg.lstsq(design / scale * root[:, None], mean * root)[0] / scale
-
-
-def _lbfgs(objective: Callable[[Array], Array], start: Float[Array, "P"]) -> tuple[Array, Array]:
-    """Down from `start` until the gradient is nothing; where that is, and the value there."""
-    solver = optax.lbfgs()
-    value_and_grad = optax.value_and_grad_from_state(objective)
-
-    def step(carry):
-        at, state, steps, _ = carry
-        value, slope = value_and_grad(at, state=state)
-        update, state = solver.update(slope, state, at, value=value, grad=slope, value_fn=objective)
-        return at + update, state, steps + 1, jnp.linalg.norm(slope)
-
-    def descending(carry):
-        *_, steps, slope = carry
-        return (steps < STEPS) & (slope > 1e-12)
-
-    end, *_ = jax.lax.while_loop(descending, step, (start, solver.init(start), 0, jnp.array(jnp.inf)))
-    return end, objective(end)

@@ -5,7 +5,7 @@ of freedom. With three seeds a percentile bootstrap spans no more than the three
 the truth three times in four; Student's t covers it at the level it states.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +26,15 @@ class Estimate:
     value: Float[np.ndarray, "*B"] | float
     error: Float[np.ndarray, "*B"] | float
     freedom: float | int  # degrees of freedom of the error
+
+    def __getitem__(self, i: int) -> "Estimate":
+        return Estimate(np.asarray(self.value)[i], np.asarray(self.error)[i], self.freedom)
+
+    def __iter__(self) -> Iterator["Estimate"]:
+        return (self[i] for i in range(len(np.asarray(self.value))))
+
+    def __mul__(self, factor: float) -> "Estimate":
+        return Estimate(self.value * factor, self.error * abs(factor), self.freedom)
 
     def interval(
         self, level: float = LEVEL

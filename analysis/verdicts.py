@@ -35,6 +35,7 @@ class Claim:
     estimate: Estimate
     threshold: float = 0.0
     picked_from: int = 1  # numbers, of which this is the worst: its level is shared among them (Bonferroni)
+    shown: Callable[[float], float] = float  # from the scale of the estimate to the one it is told in, rising
     sampled: bool = True  # if not, the error is a bound of rounding, and the claim is in no family
 
     @property
@@ -42,11 +43,12 @@ class Claim:
         return min(1.0, self.picked_from * self.estimate.p_value(self.threshold))
 
     def interval(self, level: float) -> tuple[float, float]:
+        """On the scale it is told in."""
         if not self.sampled:
             value, error = float(self.estimate.value), float(self.estimate.error)
             return value - error, value + error
         low, high = self.estimate.interval(level / self.picked_from)
-        return float(low), float(high)
+        return float(self.shown(float(low))), float(self.shown(float(high)))
 
 
 @dataclass(frozen=True)
@@ -145,19 +147,18 @@ def judge(claims: Sequence[Claim]) -> list[Judged]:
         p_value, p_holm, level = (
             (claim.p_value, next(adjusted), next(levels)) if claim.sampled else (None, None, LEVEL)
         )
-        value, ends = float(claim.estimate.value), claim.interval(level)
+        value, ends = float(claim.shown(float(claim.estimate.value))), claim.interval(level)
         judged.append(Judged(claim.name, claim.predicted, claim.threshold, value, *ends, p_value, p_holm))
     return judged
 
 
 def _not_measured(prediction: Prediction, reason: Refusal) -> Verdict:
-    words = str(reason)
     return Verdict(
         prediction.id,
         prediction.words,
         prediction.statistic,
         "not measured",
-        f"{words[0].upper()}{words[1:]}.",
+        _sentence(str(reason)),
         prediction.needs,
     )
 
@@ -173,7 +174,7 @@ def _verdict(prediction: Prediction, claims: Sequence[Judged], data: Records) ->
         prediction.words,
         prediction.statistic,
         deciding.state,
-        "; ".join(map(str, claims)) + ".",
+        _sentence("; ".join(map(str, claims))),
         _would_change(deciding),
         deciding.estimate,
         deciding.low,
@@ -208,6 +209,10 @@ def _would_change(claim: Judged) -> str:
         f"More data: if {claim.name} stays {claim.estimate:.3g}, about {max(2, math.ceil(times))} times as "
         f"much puts its interval {side} {claim.threshold:.3g}."
     )
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."
 
 
 def _plain(value: Any) -> Any:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from analysis.scaling import FORMS, HUBER, Form, compare, fit, marginal_gains
+from analysis.fitting import HUBER, Form
+from analysis.scaling import FORMS, compare, fit, marginal_gains
 from analysis.statistics import seed_resamples
 from jaxlayers.refusal import Refusal
 
