@@ -60,7 +60,9 @@ def read_sweep(folder: Path) -> SweepConfig:
     except ValidationError as error:
         raise Refusal(f"{path}: {first_error(error)}") from None
     except ValueError as error:
-        raise Refusal(f"{path}: not JSON ({error}); run `python -m train` with the sweep's TOML again") from None
+        raise Refusal(
+            f"{path}: not JSON ({error}); run `python -m train` with the sweep's TOML again"
+        ) from None
     for group in sweep.groups():
         if (step := saved(folder / group.path)) < group.task.steps:
             raise Refusal(
@@ -89,7 +91,8 @@ def group_evidence(
         path = folder / group.path / "evidence" / f"seed-{seed}.safetensors"
         if path.exists():
             found = Evidence.load(path)
-            if found.config_hash == group.hash and np.array_equal(found.group, sample.rows):
+            same = found.group is not None and np.array_equal(found.group, sample.rows)
+            if same and found.config_hash == group.hash:
                 yield path, found
                 continue
         if models is None:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import altair as alt
 
 Records: TypeAlias = Sequence[dict[str, Any]]
+Chart: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart
 
 PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999"]
 """Okabe and Ito's, which the colour-blind tell apart."""
@@ -25,7 +26,7 @@ def curve(
     log: bool = False,
     zero: bool = False,
     line: bool = True,
-) -> alt.LayerChart:
+) -> Chart:
     """Points with their intervals (`low` to `high`), joined by a line for each `colour`.
 
     Args:
@@ -33,8 +34,11 @@ def curve(
         order: of the colours, in the legend.
         log: whether x is logarithmic, base 2.
     """
-    scale = alt.Scale(type="log", base=2) if log else alt.Scale(nice=True, zero=False)
-    shared: dict[str, Any] = {"x": alt.X(x, type="quantitative", title=titles[0], scale=scale)}
+    horizontal = alt.X(x, type="quantitative", title=titles[0], scale=alt.Scale(zero=False))
+    if log:
+        ticks = alt.Axis(values=sorted({record[x] for record in records}))
+        horizontal = horizontal.scale(type="log", base=2).axis(ticks)
+    shared: dict[str, Any] = {"x": horizontal}
     if colour:
         shared["color"] = alt.Color(
             colour, type="nominal", sort=list(order or []) or None, scale=alt.Scale(range=PALETTE)
@@ -52,7 +56,7 @@ def curve(
 
 def scatter(
     records: Records, x: str, y: str, titles: tuple[str, str], colour: str | None = None
-) -> alt.Chart:
+) -> Chart:
     """A point for each record."""
     encoding: dict[str, Any] = {
         "x": alt.X(x, type="quantitative", title=titles[0], scale=alt.Scale(zero=False)),
@@ -64,7 +68,7 @@ def scatter(
     return alt.Chart(alt.Data(values=list(records))).mark_point(filled=True, size=45).encode(**encoding)
 
 
-def lines(records: Records, x: str, y: str, colour: str, order: Sequence[str] | None = None) -> alt.Chart:
+def lines(records: Records, x: str, y: str, colour: str, order: Sequence[str] | None = None) -> Chart:
     """Smooth lines to lay under a curve, which has the axes' titles."""
     encoding: dict[str, Any] = {
         "x": alt.X(x, type="quantitative"),
@@ -79,7 +83,7 @@ def lines(records: Records, x: str, y: str, colour: str, order: Sequence[str] | 
 
 def named(
     records: Records, name: str, value: str, title: str, colour: str | None = None, bar: bool = False
-) -> alt.LayerChart:
+) -> Chart:
     """A row for each name, in the order of the records: a point, or a bar from 0, with its interval."""
     names = list(dict.fromkeys(record[name] for record in records))
     shared: dict[str, Any] = {"y": alt.Y(name, type="nominal", title=None, sort=names)}
@@ -93,7 +97,7 @@ def named(
     )
 
 
-def heat(records: Records, x: str, y: str, value: str, title: str) -> alt.Chart:
+def heat(records: Records, x: str, y: str, value: str, title: str) -> Chart:
     """A square for each pair of names, in the order of the records."""
     names = list(dict.fromkeys(record[x] for record in records))
     return (
@@ -120,14 +124,15 @@ def _tooltip(records: Records) -> list[alt.Tooltip]:
     ]
 
 
-def specification(chart: alt.Chart | alt.LayerChart) -> dict[str, Any]:
+def specification(chart: Chart) -> dict[str, Any]:
     """As Vega-Lite has it, for the page, which brings colours and width."""
     found = chart.to_dict()
-    del found["config"]
+    found.pop("config")  # the theme's, which is for the SVG and the PDF
     return found
 
 
-def sheet(panels: dict[str, alt.Chart | alt.LayerChart]) -> dict[str, Any]:
+def sheet(panels: dict[str, Chart]) -> dict[str, Any]:
     """All panels side by side, for the SVG and the PDF."""
     titled = [panel.properties(title=name, width=320, height=240) for name, panel in panels.items()]
-    return alt.concat(*titled, columns=2).resolve_scale(color="independent").to_dict()
+    sheet = alt.concat(*titled, columns=2).resolve_scale(color="independent")
+    return sheet.configure(numberFormat="~g", font="sans-serif").to_dict()

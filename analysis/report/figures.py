@@ -16,7 +16,7 @@ from analysis.statistics import Estimate
 from jaxlayers.refusal import Refusal
 
 Records = list[dict[str, Any]]
-Panels = dict[str, alt.Chart | alt.LayerChart]
+Panels = dict[str, charts.Chart]
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ def figures(models: Sequence[Measurements]) -> list[Figure]:
             deepest,
             "redundancy",
             "What pairs of members know alike",
-            "I(O_i; O_j) of the members' predictions, in nats, on the diagonal H(O_i). Blocks of light squares "
-            "are members that predict the same.",
+            "I(O_i; O_j) of the members' predictions, in nats; on the diagonal H(O_i). Blocks of light "
+            "squares are members that predict the same.",
             lambda model: model.redundancy_map,
             "nats",
         ),
@@ -54,8 +54,8 @@ def figures(models: Sequence[Measurements]) -> list[Figure]:
             deepest,
             "violations",
             "Where submodularity is violated",
-            "For each pair, the share of subsets of the other members on which the two together add more than "
-            "each alone. Submodularity predicts none.",
+            "For each pair, the share of subsets of the other members on which the two together add more "
+            "than each alone. Submodularity predicts none.",
             lambda model: model.performance.get("pair_violations"),
             "share",
         ),
@@ -183,8 +183,7 @@ def _split(several: Sequence[Curve]) -> Figure:
     for curve in several:
         rows: Records = []
         for name in ("bias", "diversity"):
-            values = _by_depth(curve, "nats", lambda model, name=name: getattr(model, name).mean())
-            rows += [{"part": name, **row} for row in values]
+            rows += [{"part": name, **row} for row in _by_depth(curve, "nats", _mean_of(name))]
         panels[_title(curve)] = charts.curve(
             rows, "depth", "nats", ("blocks", "nats"), colour="part", log=True, zero=True
         )
@@ -197,6 +196,10 @@ def _split(several: Sequence[Curve]) -> Figure:
         panels,
         records,
     )
+
+
+def _mean_of(name: str) -> Callable[[Measurements], float]:
+    return lambda model: float(getattr(model, name).mean())
 
 
 def _lens(found: Sequence[Curve]) -> Figure:
@@ -303,8 +306,8 @@ def _orders(deepest: Sequence[tuple[str, tuple[Measurements, ...]]]) -> Figure:
     return Figure(
         "orders",
         "Gains of members, in order of depth and greedily",
-        "The loss when members are read out together, one more at a time: in the order of the model, and each "
-        "time the one that helps most. The norm is taken anew for each set.",
+        "The loss when members are read out together, one more at a time: in the order of the model, and "
+        "each time the one that helps most. The norm is taken anew for each set.",
         panels,
         records,
     )
@@ -324,7 +327,7 @@ def _map(
         found = [value for model in models if (value := of(model)) is not None]
         if len(found) < len(models) or not found:
             continue
-        mean = np.mean([value.value for value in found], axis=0)
+        mean = np.mean(np.array([value.value for value in found]), axis=0)
         members = [member.name for member in models[0].members]
         rows: Records = [
             {"member": a, "and": b, unit: float(mean[i, j])}

@@ -1,4 +1,4 @@
-"""The page: one file that needs nothing else, with every chart's specification and the library that draws it."""
+"""The page: one file that needs nothing else, every chart's specification and its library within."""
 
 import json
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ def page(
         reasons=reasons,
         figures=drawn,
         models=_table(models),
-        library=vl_convert.javascript_bundle(),
+        library=vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
         charts=json.dumps(charts).replace("</", "<\\/"),
     )
 
