@@ -8,9 +8,9 @@ import pytest
 
 from analysis.evidence import Member
 from analysis.measurements import Measurements
-from analysis.predictions import PREDICTIONS, verdicts
+from analysis.predictions import PREDICTIONS, across_models, added_layers, verdicts
 from analysis.statistics import Estimate
-from analysis.verdicts import decide
+from analysis.verdicts import Claim, Finding, Prediction, decide
 
 N, K = 240, 5
 DEPTHS = (1, 2, 3, 4, 6, 8)
@@ -19,6 +19,7 @@ DEPTHS = (1, 2, 3, 4, 6, 8)
 def planted(depth=1, seed=0, task="text", architecture="plain", bias=10.0, ratio=0.9, **changes):
     """Measurements in which nothing is true but what is planted: all else is noise of its own."""
     random = np.random.default_rng([depth, seed, len(task), len(architecture)])
+    n = len(changes.get("group", range(N)))
     given = {
         "task": task,
         "architecture": architecture,
@@ -29,9 +30,9 @@ def planted(depth=1, seed=0, task="text", architecture="plain", bias=10.0, ratio
         "config_hash": "",
         "members": tuple(Member(f"m{k}", "mlp", k) for k in range(K)),
         "classes": 4,
-        "group": np.arange(N) // 4,
-        "correct": random.random(N) < 0.5,
-        "bias": bias + 0.5 * random.random(N),
+        "group": np.arange(n) // 4,
+        "correct": random.random(n) < 0.5,
+        "bias": bias + 0.5 * random.random(n),
         "splits": {},
         "information_classes": 4,
         "information": {"miller_madow": dict.fromkeys(("error_rate", "fano_bound"), Estimate(0.5, 0.1, 59))},
@@ -41,7 +42,7 @@ def planted(depth=1, seed=0, task="text", architecture="plain", bias=10.0, ratio
         "prefix_redundancy": Estimate(np.zeros(K), np.ones(K), 59),
         "prefix_conditional_redundancy": Estimate(np.zeros(K), np.ones(K), 59),
     } | changes
-    given.setdefault("diversity", ratio * given["bias"] + 0.01 * random.normal(size=N))
+    given.setdefault("diversity", ratio * given["bias"] + 0.01 * random.normal(size=n))
     given.setdefault("loss", given["bias"] - given["diversity"])
     given.setdefault("accuracy", Estimate(float(given["correct"].mean()), 0.03, 59))
     for field in fields(Measurements):
@@ -108,6 +109,7 @@ def test_p2_is_of_both_partial_coefficients(bias, diversity, state):
     assert row.state == state
     assert len(row.claims) == 2
     assert [record["term"] for record in row.data[:4]] == ["bias", "diversity", "ln bias", "ρ"]
+    assert across_models(models).claims[0].estimate.freedom == 12 - 2 - 2  # configurations, terms, tasks
 
 
 @pytest.mark.parametrize(("interaction", "state"), [(0.2, "holds"), (-0.2, "fails"), (0.0, "undecided")])
@@ -129,6 +131,18 @@ def test_p3_finds_where_diversity_matters(interaction, state):
         assert slopes == sorted(slopes, reverse=interaction < 0)
 
 
+def test_p3_tells_slopes_of_quartiles_on_one_scale():
+    """Diversity follows bias, so it varies less within a quartile; its effect is the same in each."""
+    random = np.random.default_rng(0)
+    b, d = random.normal(size=(2, 40_000))
+    d += 3 * b
+    correct = random.random(40_000) < 0.5 + 0.1 * np.clip(d / d.std(), -5, 5)
+    group = np.arange(40_000) // 40
+    model = planted(bias=10 + b, diversity=5 + d, loss=5 + b - d, correct=correct, group=group)
+    slopes = [record["slope"] for record in verdict([model], "P3").data]
+    np.testing.assert_allclose(slopes, 0.1, atol=0.06)
+
+
 @pytest.mark.parametrize(("sign", "state"), [(1, "holds"), (-1, "fails"), (0, "undecided")])
 def test_p4_ranks_gains_and_changes_within_a_curve(sign, state):
     """Every curve has a scale of its own; the noise of a seed is small against its steps."""
@@ -148,6 +162,7 @@ def test_p4_ranks_gains_and_changes_within_a_curve(sign, state):
     if sign:
         assert row.estimate == pytest.approx(sign, abs=0.01)
     assert len(row.data) == 2 * 3 * 5
+    assert added_layers(models).claims[0].estimate.freedom == 10 - 2 - 2  # steps, curves
 
 
 def curve_models(curve, noise=2e-3, rate=0.01, error=1e-3):
@@ -261,6 +276,20 @@ def test_one_model_is_judged_where_it_can_be_and_told_what_is_missing_elsewhere(
     assert "Train" in rows["P6"].would_change
 
 
+def test_the_claim_that_is_contradicted_most_decides():
+    claims = tuple(Claim("", "above", Estimate(value, 0.2, 50)) for value in (-1.0, -2.0))
+    row = decide([Prediction("P0", "", "", "", lambda models: Finding(claims, []))], [])[0]
+    assert (row.state, row.estimate) == ("fails", -2.0)
+    assert row.p_holm == row.claims[1].p_holm < row.claims[0].p_holm <= 0.05
+
+
+def test_what_is_infinite_is_null_in_json():
+    row = verdict([planted(fano_margin=Estimate(0.1, np.inf, 59))], "P8")
+    assert row.low == -np.inf
+    assert row.json()["low"] is None
+    assert row.json()["claims"][0]["high"] is None
+
+
 def test_without_models_nothing_is_measured():
     assert {row.state for row in verdicts([])} == {"not measured"}
 
@@ -289,7 +318,7 @@ def clustered_null(key):
     """Correctness, bias and diversity that go together within a sequence, and do not interact."""
     random = np.random.default_rng(key)
     shared = np.repeat(random.normal(size=(3, N // 4)), 4, axis=1)
-    bias, diversity, luck = shared + random.normal(size=(3, N))
+    bias, diversity, luck = shared + 0.2 * random.normal(size=(3, N))
     return [planted(bias=10 + bias, diversity=5 + diversity, loss=5 + bias - diversity, correct=luck > 0)]
 
 
@@ -313,10 +342,9 @@ def unrelated_configurations(key):
     models = []
     for task in ("text", "polarity"):
         for depth in DEPTHS:
-            level, size = random.normal(), 10 + depth + random.normal()
+            level, size, ratio = random.normal(), 10 + depth + random.normal(), 0.9 + 0.01 * random.normal()
             for seed in range(3):
-                accuracy = Estimate(0.5 + 0.05 * (level + 0.3 * random.normal()), 0.01, 59)
-                ratio = 0.9 + 0.01 * random.normal()
+                accuracy = Estimate(0.5 + 0.05 * (level + 0.1 * random.normal()), 0.01, 59)
                 models.append(planted(depth, seed, task, bias=size, ratio=ratio, accuracy=accuracy))
     return models
 

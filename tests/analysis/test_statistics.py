@@ -116,6 +116,13 @@ def test_pooled_models_differ_by_their_seeds_not_by_their_depths():
     assert found.freedom == pytest.approx(3)
 
 
+def test_a_model_that_is_missing_makes_no_seed_of_its_depth():
+    """Seed 0 was not trained at the one depth that differs; that is no difference between the seeds."""
+    depths, seeds = [1, 2, 1, 2, 1], [1, 1, 2, 2, 0]
+    estimates = [Estimate(float(10 * depth), 0.0, 99) for depth in depths]
+    assert pooled(estimates, ["a"] * 5, depths, seeds).error == 0
+
+
 def test_pooled_models_of_one_seed_have_the_error_of_their_shared_examples():
     found = pool(np.arange(5.0)[None], 0.2)
     assert (found.error, found.freedom) == (pytest.approx(0.2), 99)
