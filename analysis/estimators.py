@@ -7,7 +7,7 @@ What an estimator does not define itself (H(Y), the entropies of single members)
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +25,8 @@ def counting(estimator: Estimator) -> CountEstimator:
     return "miller_madow" if estimator == "pairwise" or estimator == "decoder" else estimator
 
 
-def check(estimator: Estimator, shape: tuple[int, ...], classes: int, budget: int) -> None:
-    """Raises ValueError for an estimator that does not exist, or needs over `budget` bytes for [K, N]."""
+def check(estimator: str, shape: tuple[int, ...], classes: int, budget: int) -> Estimator:
+    """Raises ValueError unless the estimator exists, and needs no more than `budget` bytes for [K, N]."""
     if estimator not in get_args(Estimator):
         raise ValueError(f"estimator is {estimator!r}, but must be one of {', '.join(get_args(Estimator))}")
     members, examples = shape
@@ -42,17 +42,18 @@ def check(estimator: Estimator, shape: tuple[int, ...], classes: int, budget: in
             f"budget is {budget:,} bytes, but {estimator} needs {needed:,} for {members} members of "
             f"{classes} classes: raise it, take fewer members, or merge rare classes"
         )
+    return cast(Estimator, estimator)
 
 
 class Entropies(NamedTuple):
-    """Of all members, or along a last axis of the first k = 1..K. Surprises of examples, [N], or means."""
+    """Surprises of each example, [N], or means; along a last axis M of the first k members, for several k."""
 
     label: Float[Array, "*N"]  # H(Y)
     members: Float[Array, "*N"]  # Σ_k H(O_k)
     joint: Float[Array, "*N"]  # H(O)
     members_y: Float[Array, "*N"]  # Σ_k H(O_k, Y)
     left_open: Float[Array, "*N"]  # H(Y | O)
-    number: Int[Array, "*K"] | int  # k
+    number: Int[Array, "*M"]  # k
 
     @property
     def relevance(self) -> Float[Array, "*N"]:
@@ -106,39 +107,48 @@ def read_prefixes(
         *_, states = pair_entropies(layout)
         fullest = jax.lax.cummax(jnp.triu(states).max(0))
         return _truncated(pair_surprises(layout), surprises(labels, "miller_madow")), fullest
-    local = jax.vmap(partial(surprises, estimator=counting(estimator)), out_axes=-1)
-    last = jnp.arange(predictions.shape[0])
-    joint = jax.lax.map(lambda k: pattern_ids(jnp.where(last[:, None] <= k, predictions, 0), classes), last)
-    single, single_y = _singles(predictions, labels, classes)
-    label, members, members_y = local(labels[None]), local(single).cumsum(-1), local(single_y).cumsum(-1)
-    left_open = local(joint * classes + labels) - local(joint)
-    prefixes = Entropies(label, members, local(joint), members_y, left_open, last + 1)
+    number = jnp.arange(1, predictions.shape[0] + 1)
+    prefixes, _, joint = _counted(predictions, labels, classes, counting(estimator), number)
     return prefixes, joint.max(1) + 1
 
 
-def _singles(
-    predictions: Int[Array, "K N"], labels: Int[Array, "N"], classes: int
-) -> tuple[Int[Array, "K N"], Int[Array, "K N"]]:
-    """Names below N for the states of each member, and below N * classes for those of member and label."""
+def _all_members(prefixes: Entropies) -> Entropies:
+    return jax.tree.map(lambda of_prefix: of_prefix[..., -1], prefixes)
+
+
+def _counted(
+    predictions: Int[Array, "K N"],
+    labels: Int[Array, "N"],
+    classes: int,
+    estimator: CountEstimator,
+    number: Int[Array, "M"],
+) -> tuple[Entropies, Int[Array, "K N"], Int[Array, "M N"]]:
+    """Surprises [N, M] of the first `number` members; names below N of the states of one, and of theirs."""
+    member = jnp.arange(predictions.shape[0])[:, None]
     single = jax.vmap(partial(pattern_ids, classes=classes))(predictions[:, None])
-    return single, single * classes + labels
+    joint = jax.lax.map(lambda k: pattern_ids(jnp.where(member < k, predictions, 0), classes), number)
+    names = jnp.concatenate([single, joint])
+
+    each = jax.vmap(partial(surprises, estimator=estimator), out_axes=-1)
+    (single_h, joint_h), (single_y, joint_y) = (
+        jnp.split(each(keys), [len(member)], axis=-1) for keys in (names, names * classes + labels)
+    )
+    members, members_y = (h.cumsum(-1)[:, number - 1] for h in (single_h, single_y))
+    entropies = Entropies(each(labels[None]), members, joint_h, members_y, joint_y - joint_h, number)
+    return entropies, single, joint
 
 
 def _from_counts(
     predictions: Int[Array, "K N"], labels: Int[Array, "N"], classes: int, estimator: CountEstimator
 ) -> Reading:
-    local, mean = partial(surprises, estimator=estimator), partial(entropy, estimator=estimator)
-    single, single_y = _singles(predictions, labels, classes)
-    joint = pattern_ids(predictions, classes)
+    members = jnp.array(predictions.shape[:1])
+    prefixes, single, joint = _counted(predictions, labels, classes, estimator, members)
+    entropies, names = _all_members(prefixes), jnp.concatenate([single, joint])
 
     def with_labels(order):
-        of_members = jax.vmap(mean)(single[:, order] * classes + labels).sum()
-        return of_members, mean(joint[order] * classes + labels) - mean(joint)
+        h = jax.vmap(partial(entropy, estimator=estimator))(names[:, order] * classes + labels)
+        return h[:-1].sum(), h[-1] - entropies.joint.mean()
 
-    members, members_y = (jax.vmap(local)(ids).sum(0) for ids in (single, single_y))
-    left_open = local(joint * classes + labels) - local(joint)
-    number = predictions.shape[0]
-    entropies = Entropies(local(labels), members, local(joint), members_y, left_open, number)
     return Reading(entropies, with_labels, joint.max() + 1)
 
 
@@ -156,9 +166,8 @@ def _from_decoder(
     def with_labels(order):
         return counts.with_labels(order)[0], loss(order).mean()
 
-    entropies = counts.surprises._replace(
-        joint=jnp.full(labels.size, jnp.nan), left_open=loss(jnp.arange(labels.size))
-    )
+    unknown = jnp.full(labels.size, jnp.nan)
+    entropies = counts.surprises._replace(joint=unknown, left_open=loss(jnp.arange(labels.size)))
     return Reading(entropies, with_labels, jnp.zeros((), int))
 
 
@@ -169,11 +178,10 @@ def _from_pairs(predictions: Int[Array, "K N"], labels: Int[Array, "N"], classes
 
     def with_labels(order):
         _, pairs_y, _ = pair_entropies(layout.shuffled(order))
-        shuffled = _truncated(sums(joint, pairs_y), label.mean())
-        return shuffled.members_y[-1], shuffled.left_open[-1]
+        shuffled = _all_members(_truncated(sums(joint, pairs_y), label.mean()))
+        return shuffled.members_y, shuffled.left_open
 
-    prefixes = _truncated(pair_surprises(layout), label)
-    entropies = jax.tree.map(lambda of_prefix: of_prefix[..., -1], prefixes)
+    entropies = _all_members(_truncated(pair_surprises(layout), label))
     return Reading(entropies, with_labels, states.max())
 
 

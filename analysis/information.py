@@ -19,18 +19,21 @@ Estimators (`analysis.estimators`):
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from analysis.arguments import AnyArray
 from analysis.bounds import fano_bound, hellman_raviv_bound
 from analysis.entropy import pattern_ids, surprises
 from analysis.estimators import Estimator, Reading, check, counting, read
 from analysis.resampling import bootstrap_means, interval, shuffle
 from analysis.sample import sample
+
+Nats: TypeAlias = Float[AnyArray, "*B"] | float
 
 
 @jax.tree_util.register_dataclass
@@ -42,17 +45,17 @@ class Terms:
     left side may leave [0, H(Y)]: joint_information is then the nearest end, and excess the way from it.
     """
 
-    label_entropy: Float[Array, "*B"]
-    relevance: Float[Array, "*B"]
-    redundancy: Float[Array, "*B"]
-    conditional_redundancy: Float[Array, "*B"]
-    diversity: Float[Array, "*B"]  # conditional redundancy - redundancy
-    joint_information: Float[Array, "*B"]
-    excess: Float[Array, "*B"]
-    combination_loss: Float[Array, "*B"]  # H(Y | Ŷ) - H(Y | O): information that the read-out throws away
-    error_rate: Float[Array, "*B"]  # of Ŷ
-    fano_bound: Float[Array, "*B"]  # no decision that leaves H(Y | Ŷ) errs less
-    hellman_raviv_bound: Float[Array, "*B"]  # the best decision from O errs no more
+    label_entropy: Nats
+    relevance: Nats
+    redundancy: Nats
+    conditional_redundancy: Nats
+    diversity: Nats  # conditional redundancy - redundancy
+    joint_information: Nats
+    excess: Nats
+    combination_loss: Nats  # H(Y | Ŷ) - H(Y | O): information that the read-out throws away
+    error_rate: Nats  # of Ŷ
+    fano_bound: Nats  # no decision that leaves H(Y | Ŷ) errs less
+    hellman_raviv_bound: Nats  # the best decision from O errs no more
 
 
 class Tested(NamedTuple):
@@ -71,8 +74,8 @@ class Information(Terms):
     high: Terms
     null: Tested  # the estimates with the labels shuffled, [permutations]
     p_value: Tested  # one-sided, of the members knowing nothing
-    patterns: Int[Array, ""]  # how many joint patterns the examples show
-    saturated: Bool[Array, ""]  # draw no conclusions
+    patterns: Int[AnyArray, ""] | int  # how many joint patterns the examples show
+    saturated: Bool[AnyArray, ""] | bool  # draw no conclusions
 
 
 class _Means(NamedTuple):
@@ -110,7 +113,7 @@ def information(
     labels: ArrayLike,
     ensemble_predictions: ArrayLike,
     classes: int,
-    estimator: Estimator = "miller_madow",
+    estimator: str = "miller_madow",
     *,
     group: ArrayLike | None = None,
     bootstraps: int = 1000,
@@ -125,11 +128,11 @@ def information(
     shuffles them. The null lays the predictions of other examples against the labels.
 
     An estimate is `saturated` if its table shows over N/5 states (joint patterns; by `pairwise`, those of the
-    fullest pair with the label), if the null's 95 % point is over half of it, or if its interval lies
-    outside [0, H(Y)]. `budget` is in bytes. Raises ValueError for what no estimate can be made of.
+    fullest pair with the label), if the null's 95 % point is over half of it, or if 0 is outside the interval
+    of its excess. `budget` is in bytes. Raises ValueError for what no estimate can be made of.
     """
     data = sample(member_predictions, labels, classes, group, ensemble_predictions)
-    check(estimator, data.predictions.shape, classes, budget)
+    estimator = check(estimator, data.predictions.shape, classes, budget)
     if permutations < 19:
         raise ValueError(f"permutations is {permutations}, but must be at least 19 to show p = 0.05")
     arrays = data.predictions, data.labels, data.decisions, data.group
@@ -155,28 +158,32 @@ def _information(
     reading = read(predictions, labels, classes, estimator, half)
 
     known = reading.surprises
-    surprise = partial(surprises, estimator=counting(estimator))
-    decision_y = pattern_ids(decisions[None], classes) * classes + labels
+    decision = pattern_ids(decisions[None], classes)
+    of_decision, of_both = jax.vmap(partial(surprises, estimator=counting(estimator)))(
+        jnp.stack([decision, decision * classes + labels])
+    )
     per_example = _Means(
         known.label,
         known.relevance,
         known.redundancy,
         known.conditional_redundancy,
         known.joint_information,
-        surprise(decision_y) - surprise(decisions),
+        of_both - of_decision,
         (decisions != labels).astype(known.label.dtype),
     )
     means = jax.tree.map(jnp.mean, per_example)
     drawn = _Means(*bootstrap_means(drawing, jnp.stack(per_example, -1), group, groups, bootstraps).T)
-    (low, lowest), (high, highest) = interval((drawn.terms(classes), drawn.joint_information))
+    low, high = interval(drawn.terms(classes))
 
-    orders = jax.lax.map(lambda key: shuffle(key, group, groups), jax.random.split(shuffling, permutations))
-    null, p_value = _test(reading, means, orders)
+    shuffling_keys = jax.random.split(shuffling, permutations)
+    null, p_value = _test(
+        reading, means, jax.lax.map(lambda key: shuffle(key, group, groups), shuffling_keys)
+    )
     saturated = (
         (reading.states > labels.size / 5)
         | (jnp.quantile(null.joint_information, 0.95) > means.joint_information / 2)
-        | (highest < 0)
-        | (lowest > means.label_entropy)
+        | (high.excess < -1e-3 * means.label_entropy)
+        | (low.excess > 1e-3 * means.label_entropy)
     )
     patterns = pattern_ids(predictions, classes).max() + 1
     return Information(
@@ -192,11 +199,12 @@ def _information(
 
 def _test(reading: Reading, means: _Means, orders: Int[Array, "P N"]) -> tuple[Tested, Tested]:
     """The terms in each order of the predictions, and how often these are as large as the estimates."""
-    here = reading.with_labels(jnp.arange(orders.shape[1]))
-    there = jax.lax.map(reading.with_labels, orders)
-    gain = Tested(*jax.tree.map(jnp.subtract, here, there))  # no other entropy depends on the order
+    as_it_is = jnp.arange(orders.shape[1])[None]
+    with_labels = jax.lax.map(reading.with_labels, jnp.concatenate([as_it_is, orders]))
+    gain = Tested(*(h[0] - h[1:] for h in with_labels))  # no other entropy depends on the order
     null = jax.tree.map(jnp.add, Tested(means.relevance, means.joint_information), gain)
 
-    rounding = 16 * jnp.finfo(here[0].dtype).eps * (here[0] + jnp.abs(here[1]))  # a tie is a tie
+    members_y, left_open = (h[0] for h in with_labels)
+    rounding = 16 * jnp.finfo(members_y.dtype).eps * (members_y + jnp.abs(left_open))  # a tie is a tie
     as_large = jax.tree.map(lambda more: (more >= -rounding).sum(), gain)
     return null, jax.tree.map(lambda count: (1 + count) / (1 + len(orders)), as_large)

@@ -51,7 +51,7 @@ class Layout(NamedTuple):
         examples = jax.lax.dynamic_slice_in_dim(self.example, block * self.size, self.size)
         return jnp.take(rows, examples, axis=0, mode="fill", fill_value=none)
 
-    def one_hot(self, block: Array, columns: int) -> Float[Array, "B K*columns"]:
+    def one_hot(self, block: Array, columns: int) -> Float[Array, "B R"]:
         """The predictions in a block, by the first `columns` classes."""
         return jax.nn.one_hot(self.block(block, self.predictions, self.classes), columns).reshape(
             self.size, -1
@@ -83,7 +83,7 @@ class Layout(NamedTuple):
     def counts_of(self, label: Array, root: Float[Array, "N"]) -> Float[Array, "R R"]:
         return self.counts(root, self.first[label], self.first[label + 1])
 
-    def by_pair(self, table: Float[Array, "R R"]) -> Float[Array, "K K"]:
+    def by_pair(self, table: Shaped[Array, "R R"]) -> Shaped[Array, "K K"]:
         members = self.predictions.shape[1]
         return table.reshape(members, self.classes, members, self.classes).sum((1, 3))
 

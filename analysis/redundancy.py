@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from analysis.arguments import AnyArray
 from analysis.entropy import surprises
 from analysis.estimators import Estimator, check, read_prefixes
 from analysis.pairwise import lay_out, pair_draws, pair_entropies
@@ -20,8 +21,8 @@ from analysis.sample import sample
 class Maps:
     """Member × member, in nats. What lies above the diagonal sums to the pairwise redundancy."""
 
-    redundancy: Float[Array, "*B K K"]  # I(O_i; O_j); on the diagonal H(O_i)
-    conditional_redundancy: Float[Array, "*B K K"]  # I(O_i; O_j | Y); on the diagonal H(O_i | Y)
+    redundancy: Float[AnyArray, "*B K K"]  # I(O_i; O_j); on the diagonal H(O_i)
+    conditional_redundancy: Float[AnyArray, "*B K K"]  # I(O_i; O_j | Y); on the diagonal H(O_i | Y)
 
 
 @jax.tree_util.register_dataclass
@@ -29,7 +30,7 @@ class Maps:
 class PairwiseMaps(Maps):
     low: Maps  # the ends of the 95 % bootstrap intervals
     high: Maps
-    saturated: Bool[Array, "K K"]  # over N/5 states with the label: draw no conclusions
+    saturated: Bool[AnyArray, "K K"]  # over N/5 states with the label: draw no conclusions
 
 
 @jax.tree_util.register_dataclass
@@ -37,10 +38,10 @@ class PairwiseMaps(Maps):
 class Curves:
     """Of the first k = 1..K members, in nats; a slope is that of the least-squares line over k."""
 
-    redundancy: Float[Array, "*B K"]
-    conditional_redundancy: Float[Array, "*B K"]
-    redundancy_slope: Float[Array, "*B"]
-    conditional_redundancy_slope: Float[Array, "*B"]
+    redundancy: Float[AnyArray, "*B K"]
+    conditional_redundancy: Float[AnyArray, "*B K"]
+    redundancy_slope: Float[AnyArray, "*B"] | float
+    conditional_redundancy_slope: Float[AnyArray, "*B"] | float
 
 
 @jax.tree_util.register_dataclass
@@ -48,7 +49,7 @@ class Curves:
 class Prefixes(Curves):
     low: Curves  # the ends of the 95 % bootstrap intervals
     high: Curves
-    saturated: Bool[Array, "K"]  # over N/5 states, as in `information`: draw no conclusions
+    saturated: Bool[AnyArray, "K"]  # over N/5 states, as in `information`: draw no conclusions
 
 
 def pairwise_maps(
@@ -102,7 +103,7 @@ def prefixes(
     member_predictions: ArrayLike,
     labels: ArrayLike,
     classes: int,
-    estimator: Estimator = "pairwise",
+    estimator: str = "pairwise",
     *,
     group: ArrayLike | None = None,
     bootstraps: int = 1000,
@@ -115,7 +116,7 @@ def prefixes(
     refused, for it does not tell the two apart.
     """
     data = sample(member_predictions, labels, classes, group)
-    check(estimator, data.predictions.shape, classes, budget)
+    estimator = check(estimator, data.predictions.shape, classes, budget)
     if estimator == "decoder":
         raise ValueError("estimator is decoder, which does not tell redundancy from conditional redundancy")
     if data.predictions.shape[0] < 2:
