@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
@@ -104,7 +104,7 @@ class Measurements:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Measurements | None":
-        """What `save` wrote; None where there is nothing, or what another version wrote: measure anew."""
+        """What `save` wrote; None where there is nothing, or what another version wrote, so measure anew."""
         if not Path(path).is_file():
             return None
         with safe_open(path, framework="numpy") as file:
@@ -113,8 +113,11 @@ class Measurements:
                 return None
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         plain = json.loads(metadata["plain"])
-        plain["members"] = tuple(Member(**member) for member in plain["members"])
-        return cls(**plain, **_nested(tensors))
+        found = plain | _nested(tensors)
+        if found.keys() != {field.name for field in fields(cls)}:
+            return None
+        found["members"] = tuple(Member(**member) for member in found["members"])
+        return cls(**found)
 
 
 def measure(evidence: Evidence, budget: int = BUDGET) -> Measurements:
@@ -209,7 +212,7 @@ def _information(
         **{f"{name}_map": estimate for name, estimate in estimates(maps, names).items()},
         **{f"prefix_{name}": estimate for name, estimate in estimates(curves, names).items()},
         **estimates(curves, slopes),
-        "fano_margin": _fano_margin(labels, together, kept, group),
+        "fano_margin": fano_margin(labels, together, kept, group),
     }
 
 
@@ -227,18 +230,30 @@ def _performance(evidence: Evidence, groups: int, budget: int) -> dict[str, Any]
     return {"performance": found | {"greedy_values": along}, "greedy_order": order}
 
 
-def _fano_margin(
+def fano_margin(
     labels: Int[np.ndarray, " N"], together: Int[np.ndarray, " N"], classes: int, group: Int[np.ndarray, " N"]
 ) -> Estimate:
-    """The bound b solves h(b) + b ln(C-1) = H, so b moves with H by 1 / (ln((1-b)/b) + ln(C-1))."""
-    surprise = partial(surprises, estimator="miller_madow")
+    """The error rate less Fano's bound b on it, its error by the bound's slope.
+
+    b solves h(b) + b ln(C-1) = H(Y | Ŷ), so it moves with H by 1 / (ln((1-b)/b) + ln(C-1)).
+    """
     with jax.enable_x64(True):
-        per_example = surprise(jnp.asarray(together * classes + labels)) - surprise(jnp.asarray(together))
-        bound = float(fano_bound(per_example.mean(), classes))
+        left_open, bound = _left_open(jnp.asarray(together), jnp.asarray(labels), classes)
+    bound = float(bound)
     slope = 0.0 if bound in (0, 1 - 1 / classes) else 1 / (np.log1p(-bound) - np.log(bound / (classes - 1)))
     wrong = together != labels
-    linear = clustered_mean(wrong - slope * np.asarray(per_example), group)
+    linear = clustered_mean(wrong - slope * np.asarray(left_open), group)
     return Estimate(float(wrong.mean() - bound), linear.error, linear.freedom)
+
+
+@partial(jax.jit, static_argnames="classes")
+def _left_open(
+    decisions: Int[Array, " N"], labels: Int[Array, " N"], classes: int
+) -> tuple[Float[Array, " N"], Float[Array, ""]]:
+    """What H(Y | Ŷ) is the mean of, and Fano's bound at it."""
+    surprise = partial(surprises, estimator="miller_madow")
+    left_open = surprise(decisions * classes + labels) - surprise(decisions)
+    return left_open, fano_bound(left_open.mean(), classes)
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:

@@ -26,7 +26,8 @@ def random_model(config):
 
     def build(**fields) -> Decoder:
         config_ = config(**fields)
-        structure, shapes = nnx.split(nnx.eval_shape(lambda: Decoder(config_, nnx.Rngs(0))))
+        with jax.disable_jit(False):
+            structure, shapes = nnx.split(nnx.eval_shape(lambda: Decoder(config_, nnx.Rngs(0))))
         draw = np.random.default_rng(0)
 
         def leaf(path, shape):
@@ -36,6 +37,13 @@ def random_model(config):
         return nnx.merge(structure, jax.tree_util.tree_map_with_path(leaf, shapes))
 
     return build
+
+
+@pytest.fixture
+def eager():
+    """Nothing is compiled as a whole: of many small models, each run once, compilation is most of the time."""
+    with jax.disable_jit():
+        yield
 
 
 @pytest.fixture

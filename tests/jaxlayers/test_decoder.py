@@ -1,0 +1,209 @@
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import jaxlayers.decoder
+from jaxlayers import Decoder, ModelConfig
+from jaxlayers.residual import Stream
+
+
+def parameters(config):
+    """Shapes alone: nothing is allocated."""
+    return nnx.state(nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0))))
+
+
+def count(config):
+    return sum(leaf.size for leaf in jax.tree.leaves(parameters(config)))
+
+
+def test_parity_with_the_published_formulas(random_model, tokens, family, float64):
+    fields, reference = family
+    model = random_model(**fields)
+    expected = reference(model, tokens).logits
+    np.testing.assert_allclose(model(tokens), expected, rtol=1e-10, atol=1e-10)
+
+
+class TestCausality:
+    @pytest.mark.parametrize("positions", ["rotary", "learned"])
+    def test_by_gradient(self, random_model, tokens, positions, float64):
+        """d logits[t] / d stream[s] is exactly 0 for s > t, and not for s ≤ t."""
+        model = random_model(positions=positions, kv_heads=2, dtype="float64")
+
+        def logits(x):
+            return model.read_out(model.through_blocks(Stream(x[None])).x)[0]
+
+        jacobian = jax.jit(jax.jacrev(logits))(model.embedding(tokens)[0])  # [T, V, T, D]
+        size = np.abs(jacobian).max((1, 3))
+        past = np.tril(np.ones((6, 6), bool))
+        assert (size[~past] == 0).all()
+        assert (size[past] > 1e-4).all()
+
+    def test_a_prefix_is_read_as_on_its_own(self, random_model, tokens, float64, eager):
+        model = random_model(positions="learned", dtype="float64")
+        np.testing.assert_allclose(model(tokens)[:, :4], model(tokens[:, :4]), rtol=1e-12, atol=1e-13)
+
+
+class TestKeep:
+    """keep multiplies what a module writes, which is what multiplying its last parameters does."""
+
+    @pytest.fixture
+    def model(self, random_model, float64, eager):
+        return random_model(positions="learned", bias=True, dtype="float64")
+
+    def scaled(self, model, module, factor):
+        """The same model, its module's last linear map (or the embedding's tables) times a factor."""
+        model = nnx.clone(model)
+        if module == 0:
+            outputs, at = (model.embedding.tokens, model.embedding.positions), slice(None)
+        else:
+            at, which = divmod(module - 1, 2)
+            out = (model.blocks.attention, model.blocks.mlp)[which].module.out
+            outputs = out.kernel, out.bias
+        for parameter in outputs:
+            parameter[...] = parameter[...].at[at].multiply(factor)
+        return model
+
+    def test_ones_change_nothing(self, model, tokens):
+        np.testing.assert_array_equal(model(tokens, jnp.ones(5)), model(tokens))
+
+    @pytest.mark.parametrize("factor", [0.0, 0.5])
+    @pytest.mark.parametrize("module", range(5))
+    def test_one_module(self, model, tokens, module, factor):
+        expected = self.scaled(model, module, factor)(tokens)
+        found = model(tokens, jnp.ones(5).at[module].set(factor))
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+        assert np.abs(found - model(tokens)).max() > 1e-3
+
+    def test_many_at_once(self, model, tokens):
+        keeps = jnp.asarray([[1, 0, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], float)
+        together = jax.vmap(lambda keep: model(tokens, keep))(keeps)
+        without_second_block = self.scaled(self.scaled(model, 3, 0), 4, 0)
+        expected = [self.scaled(model, 1, 0)(tokens), without_second_block(tokens), model(tokens)]
+        np.testing.assert_allclose(together, np.stack(expected), rtol=1e-12, atol=1e-12)
+
+
+def test_the_loop_unrolls_up_to_a_depth_and_gives_the_same(random_model, tokens, float64, monkeypatch):
+    model = random_model(depth=3, dtype="float64")
+    structure, state = nnx.split(model)
+
+    def loss(state):
+        return jnp.square(nnx.merge(structure, state)(tokens)).mean()
+
+    def at(unrolled):
+        monkeypatch.setattr(jaxlayers.decoder, "UNROLLED", unrolled)
+        fresh = lambda state: loss(state)  # noqa: E731 (what jax has traced before, it does not trace again)
+        (loop,) = [e for e in jax.make_jaxpr(fresh)(state).eqns if e.primitive.name == "scan"]
+        return loop.params["unroll"], jax.jit(jax.value_and_grad(fresh))(state)
+
+    (rolled, a), (unrolled, b) = at(2), at(3)
+    assert (rolled, unrolled) == (1, 3)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13), a, b)
+
+
+class TestStart:
+    """At the start every number is of order one, at every depth."""
+
+    def test_kernels_are_one_over_the_root_of_fan_in(self, config):
+        model = Decoder(config(width=64, mlp="swiglu", kv_heads=2, depth=3, vocabulary=300), nnx.Rngs(0))
+        attention, mlp = model.blocks.attention.module, model.blocks.mlp.module
+        for layer, shape in [
+            (attention.qkv, (64, 128)),
+            (attention.out, (64, 64)),
+            (mlp.inner, (64, 2 * 176)),
+            (mlp.out, (176, 64)),
+        ]:
+            kernels = np.asarray(layer.kernel[...])
+            assert kernels.shape == (3, *shape)
+            np.testing.assert_allclose(kernels.std((1, 2)), shape[0] ** -0.5, rtol=0.05)
+        np.testing.assert_allclose(model.unembedding[...].std(), 64**-0.5, rtol=0.05)
+        np.testing.assert_allclose(model.embedding.tokens[...].std(), 1, rtol=0.05)
+
+    def test_tied_embeddings_are_a_read_out(self, config):
+        model = Decoder(config(width=64, vocabulary=300, tied=True, positions="learned"), nnx.Rngs(0))
+        np.testing.assert_allclose(model.embedding.tokens[...].std(), 64**-0.5, rtol=0.05)
+        np.testing.assert_array_equal(model.head(), model.embedding.tokens[...].T)
+
+    def test_no_two_kernels_are_alike(self, config):
+        """Neither two blocks', nor two modules' of one block, nor two seeds'."""
+
+        def kernels(seed):
+            model = Decoder(config(depth=3), nnx.Rngs(seed))
+            attention, mlp = model.blocks.attention.module, model.blocks.mlp.module
+            for layer, b in itertools.product([attention.qkv, attention.out, mlp.inner], range(3)):
+                yield np.asarray(layer.kernel[b]).ravel()[:64]
+
+        rows = np.stack([*kernels(0), *kernels(1)])
+        assert np.abs(np.corrcoef(rows) - np.eye(len(rows))).max() < 0.6
+
+    @pytest.mark.parametrize("tied", [False, True])
+    @pytest.mark.parametrize("depth", [1, 2, 8, 32])
+    def test_stream_and_logits_are_of_order_one(self, config, tokens, depth, tied):
+        model = Decoder(config(depth=depth, tied=tied, width=32, bias=True, norm="layer"), nnx.Rngs(0))
+        with jax.disable_jit():
+            x = model.hidden(tokens)
+            logits = model.read_out(x)
+        assert 0.1 < x.std() < 3
+        assert 0.4 < logits.std() < 2.5
+
+
+class TestCount:
+    @pytest.mark.parametrize(
+        ("fields", "published"),
+        [
+            pytest.param(
+                dict(width=768, heads=12, depth=12, vocabulary=50_257, length=1024)
+                | dict(norm="layer", positions="learned", mlp="gelu", bias=True, tied=True),
+                124_439_808,
+                id="gpt2",
+            ),
+            pytest.param(
+                dict(width=4096, heads=32, depth=32, vocabulary=32_000, length=4096)
+                | dict(mlp="swiglu", mlp_width=11_008),
+                6_738_415_616,
+                id="llama-2-7b",
+            ),
+            pytest.param(
+                dict(width=576, heads=9, kv_heads=3, depth=30, vocabulary=49_152, length=2048)
+                | dict(mlp="swiglu", mlp_width=1536, tied=True),
+                134_515_008,
+                id="smollm2-135m",
+            ),
+        ],
+    )
+    def test_of_published_models(self, fields, published):
+        assert count(ModelConfig(**fields)) == published
+
+    @pytest.mark.parametrize(
+        ("norm", "positions", "mlp", "bias", "tied", "kv"),
+        [*itertools.product(["rms", "layer"], ["rotary", "learned"], ["gelu", "swiglu"], *2 * [[0, 1]], [4, 2])],
+    )
+    def test_by_formula(self, config, norm, positions, mlp, bias, tied, kv):
+        D, d, L, V, T, F, gates = 16, 4, 3, 11, 6, 24, 2 if mlp == "swiglu" else 1
+        norms = D * (2 if norm == "layer" and bias else 1)
+        attention = D * (D + 2 * kv * d) + D * D + bias * (D + 2 * kv * d + D)
+        perceptron = D * gates * F + F * D + bias * (gates * F + D)
+        embedding = V * D + (T * D if positions == "learned" else 0)
+        expected = embedding + L * (attention + perceptron + 2 * norms) + norms + (0 if tied else D * V)
+        fields = dict(norm=norm, positions=positions, mlp=mlp, bias=bool(bias), tied=bool(tied), kv_heads=kv)
+        assert count(config(depth=L, mlp_width=F, **fields)) == expected
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_dtypes(random_model, tokens, dtype):
+    """Parameters and logits are float32, whatever is computed in between."""
+    model = random_model(dtype=dtype, bias=True)
+    assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model))} == {jnp.dtype("float32")}
+    assert jax.eval_shape(model.hidden, tokens).dtype == dtype
+    assert jax.eval_shape(model, tokens).dtype == jnp.float32
+
+
+def test_the_first_classes_of_the_read_out(random_model, float64):
+    model = random_model(dtype="float64")
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6, 16)))
+    found, full = model.read_out(x, classes=3), model.read_out(x)
+    assert found.shape == (2, 6, 3)
+    np.testing.assert_allclose(found, full[..., :3], rtol=1e-12, atol=1e-13)
