@@ -160,6 +160,20 @@ def test_what_is_not_there_or_of_another_version_is_measured_anew(model, tmp_pat
     assert Measurements.load(tmp_path / "old") is None
 
 
+def test_a_file_that_cannot_be_finished_leaves_the_old_one(model, tmp_path, monkeypatch):
+    model.save(tmp_path / "model")
+    before = (tmp_path / "model").read_bytes()
+
+    def full(*paths):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("analysis.measurements.os.replace", full)
+    with pytest.raises(OSError, match="no space"):
+        replace(model, seed=8).save(tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert (tmp_path / "model").read_bytes() == before
+
+
 def test_few_classes_are_kept_and_of_many_the_commonest():
     np.testing.assert_array_equal(commonest(np.zeros(5000, int), 4), np.arange(4))
     labels = np.repeat(np.arange(100), np.arange(1, 101))  # 5,050 examples: the tenth of a cube is 10
