@@ -37,7 +37,7 @@ setTimeout(() => {
   table.querySelectorAll("th")[2].click();
   setTimeout(() => {
     const tooltip = document.querySelector("#vg-tooltip-element");
-    document.body.dataset.seen = JSON.stringify({
+    parent.postMessage(JSON.stringify({
       faults,
       empty: panels.filter(p => !p.querySelector("svg [aria-roledescription$='mark container'] *"))
         .map(p => p.id),
@@ -49,10 +49,15 @@ setTimeout(() => {
       tooltip: tooltip && tooltip.classList.contains("visible") ? tooltip.innerText : null,
       ink: getComputedStyle(document.body).color,
       up, down: column(),
-    });
+    }), "*");
   }, 500);
 }, 4000);
 </script>
+"""
+# A window of Chromium is never narrower than 500 pixels; a frame is as narrow as a phone.
+FRAME = """
+<body><iframe src="{page}" width="{width}" height="900" style="border: 0"></iframe>
+<script>addEventListener("message", e => document.body.dataset.seen = e.data)</script></body>
 """
 
 
@@ -67,13 +72,15 @@ def see(models, tmp_path_factory):
     probed.write_text(start + READER + "</body>" + end)
 
     def seen(width, dark):
+        frame = page.with_name("frame.html")
+        frame.write_text(FRAME.format(page=probed.name, width=width))
         done = subprocess.run(
             [
                 chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
                 "--disable-background-networking", "--disable-component-update", "--disable-sync",
                 f"--user-data-dir={tmp_path_factory.mktemp('profile')}", "--virtual-time-budget=15000",
                 f"--blink-settings=preferredColorScheme={0 if dark else 1}",
-                f"--window-size={width},900", "--dump-dom", probed.as_uri(),
+                "--window-size=1400,1000", "--dump-dom", frame.as_uri(),
             ],
             capture_output=True, text=True, timeout=120, check=True,
         )  # fmt: skip
