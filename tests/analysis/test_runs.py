@@ -92,7 +92,8 @@ def test_missing_and_unfinished_runs_are_refused(sweep, tmp_path):
     (tmp_path / "sweep.json").write_text("{")
     with pytest.raises(Refusal, match="not JSON"):
         read_sweep(tmp_path)
-    longer = sweep.model_copy(update={"tasks": {"words": sweep.tasks["words"].model_copy(update={"steps": 9})}})
+    words = sweep.tasks["words"].model_copy(update={"steps": 9})
+    longer = sweep.model_copy(update={"tasks": {"words": words}})
     (tmp_path / "sweep.json").write_text(longer.model_dump_json())
     with pytest.raises(Refusal, match="depth-01 has made 0 of 9 steps: run `python -m train`"):
         read_sweep(tmp_path)
