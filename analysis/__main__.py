@@ -18,9 +18,10 @@ from analysis.evidence import Evidence
 from analysis.measurements import Measurements, measure
 from analysis.predictions import verdicts
 from analysis.report import write
-from analysis.runs import evidence, read_sweep
+from analysis.runs import diverged, evidence, read_sweep
 from analysis.verdicts import Verdict
 from jaxlayers.refusal import Refusal
+from train.config import SweepConfig
 from train.progress import duration
 
 COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow", "not measured": "dim"}
@@ -42,7 +43,10 @@ def measured(options: Options, console: Console) -> Iterator[Measurements]:
     first = options.models[0]
     if len(options.models) == 1 and not first.is_file():
         sweep = read_sweep(first)
-        number = len(sweep.groups()) * len(sweep.seeds)
+        lost = lost_runs(first, sweep)
+        for run in lost:
+            console.print(f"{run} diverged and is left out", highlight=False)
+        number = len(sweep.groups()) * len(sweep.seeds) - len(lost)
         found = evidence(first, sweep, options.examples, options.per_sequence)
     else:
         number = len(options.models)
@@ -61,6 +65,10 @@ def measured(options: Options, console: Console) -> Iterator[Measurements]:
             console.print(f"{i} of {number} models taken apart  {left} left", highlight=False)
             said = now
         yield model
+
+
+def lost_runs(folder: Path, sweep: SweepConfig) -> list[str]:
+    return [f"{group.label} seed {seed}" for group in sweep.groups() for seed in diverged(folder, group)]
 
 
 def table(decided: list[Verdict]) -> Table:
@@ -83,7 +91,8 @@ def main(arguments: list[str]) -> int:
         models = list(measured(options, console))
         decided = verdicts(models)
         folder = options.out or (first if first.is_dir() else first.parent) / "report"
-        page = write(folder, f"{first.stem}: layers, taken apart", models, decided)
+        lost = lost_runs(first, read_sweep(first)) if first.is_dir() else []
+        page = write(folder, f"{first.stem}: layers, taken apart", models, decided, lost)
     except Refusal as refusal:
         print(f"error: {refusal}", file=sys.stderr)
         return 2

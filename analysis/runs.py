@@ -19,6 +19,7 @@ from jaxlayers import Decoder, ledger
 from jaxlayers.refusal import Refusal
 from train.checkpoint import saved
 from train.config import GroupConfig, SweepConfig, first_error
+from train.metrics import FILE, lines
 from train.step import training_flops
 from train.sweep import SWEEP, trained
 from train.tasks import Task, load
@@ -75,7 +76,10 @@ def read_sweep(folder: Path) -> SweepConfig:
 def evidence(
     folder: Path, sweep: SweepConfig, examples: int, per_sequence: int
 ) -> Iterator[tuple[Path, Evidence]]:
-    """The evidence of each run, one model at a time; what an earlier call has saved is read back."""
+    """The evidence of each run, one model at a time; what an earlier call has saved is read back.
+
+    Runs that diverged are left out.
+    """
     for name, config in sweep.tasks.items():
         task = load(config)
         sample = Sample.of(task, examples, per_sequence)
@@ -83,11 +87,20 @@ def evidence(
             yield from group_evidence(folder, group, task, sample)
 
 
+def diverged(folder: Path, group: GroupConfig) -> list[int]:
+    """The seeds whose test loss is not a finite number; there is nothing to take apart."""
+    found = lines(folder / group.path / FILE)
+    return [line["seed"] for line in found if line["split"] == "test" and line["loss"] is None]
+
+
 def group_evidence(
     folder: Path, group: GroupConfig, task: Task, sample: Sample
 ) -> Iterator[tuple[Path, Evidence]]:
     models: list[Decoder] | None = None
+    left_out = diverged(folder, group)
     for i, seed in enumerate(group.seeds):
+        if seed in left_out:
+            continue
         path = folder / group.path / "evidence" / f"seed-{seed}.safetensors"
         if path.exists():
             found = Evidence.load(path)

@@ -20,8 +20,14 @@ SETTING = (
 )
 
 
-def write(folder: Path, title: str, models: Sequence[Measurements], verdicts: Sequence[Verdict]) -> Path:
-    """Writes everything into a folder and returns the path of the page."""
+def write(
+    folder: Path,
+    title: str,
+    models: Sequence[Measurements],
+    verdicts: Sequence[Verdict],
+    diverged: Sequence[str] = (),
+) -> Path:
+    """Writes everything into a folder and returns the page, which names the runs that diverged."""
     drawn = figures(models)
     for name in ("figures", "tables"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -42,6 +48,8 @@ def write(folder: Path, title: str, models: Sequence[Measurements], verdicts: Se
 
     examples = ", ".join(sorted({f"{len(model.loss):,}" for model in models}))
     summary = f"{len(models)} models, {examples} examples each. {SETTING}"
+    if diverged:
+        summary += f" Left out, since they diverged: {', '.join(diverged)}."
     path = folder / "index.html"
     path.write_text(page(title, summary, verdicts, drawn, table))
     return path

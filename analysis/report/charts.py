@@ -54,9 +54,7 @@ def curve(
     return alt.layer(*layers)
 
 
-def scatter(
-    records: Records, x: str, y: str, titles: tuple[str, str], colour: str | None = None
-) -> Chart:
+def scatter(records: Records, x: str, y: str, titles: tuple[str, str], colour: str | None = None) -> Chart:
     """A point for each record."""
     encoding: dict[str, Any] = {
         "x": alt.X(x, type="quantitative", title=titles[0], scale=alt.Scale(zero=False)),

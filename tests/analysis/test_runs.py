@@ -1,5 +1,7 @@
 """From trained runs to evidence."""
 
+import json
+import shutil
 from io import StringIO
 
 import jax.numpy as jnp
@@ -8,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from analysis import runs
+from analysis.__main__ import lost_runs
 from analysis.evidence import Evidence
 from analysis.runs import Sample, evidence, read_sweep
 from jaxlayers import ledger
@@ -106,3 +109,18 @@ def test_a_torn_evidence_file_is_refused_by_name(sweep):
     torn.write_bytes(torn.read_bytes()[:-100])
     with pytest.raises(Refusal, match=r"torn\.safetensors: not a whole safetensors file"):
         Evidence.load(torn)
+
+
+def test_a_run_that_diverged_is_left_out_and_named(sweep, tmp_path):
+    """Its loss is not a number in the metrics; its neighbours in the group are measured."""
+    folder = tmp_path / "s"
+    shutil.copytree(sweep.path, folder)
+    metrics = folder / sweep.groups()[1].path / "metrics.jsonl"
+    kept = [json.loads(line) for line in metrics.read_text().splitlines()]
+    for line in kept:
+        if (line["seed"], line["split"]) == (4, "test"):
+            line["loss"] = None
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    found = [(e.depth, e.seed) for _, e in evidence(folder, sweep, examples=50, per_sequence=3)]
+    assert found == [(1, 0), (1, 4), (2, 0)]
+    assert lost_runs(folder, sweep) == ["words tiny depth 2 seed 4"]
