@@ -42,9 +42,10 @@ class TestCausality:
         assert (size[~past] == 0).all()
         assert (size[past] > 1e-4).all()
 
-    def test_a_prefix_is_read_as_on_its_own(self, random_model, tokens, float64, eager):
+    def test_a_prefix_is_read_as_on_its_own(self, random_model, tokens, float64):
         model = random_model(positions="learned", dtype="float64")
-        np.testing.assert_allclose(model(tokens)[:, :4], model(tokens[:, :4]), rtol=1e-12, atol=1e-13)
+        whole, prefix = jax.jit(lambda tokens: (model(tokens), model(tokens[:, :4])))(tokens)
+        np.testing.assert_allclose(whole[:, :4], prefix, rtol=1e-12, atol=1e-13)
 
 
 class TestKeep:
@@ -87,7 +88,7 @@ class TestKeep:
 
 
 def test_the_loop_unrolls_up_to_a_depth_and_gives_the_same(random_model, tokens, float64, monkeypatch):
-    model = random_model(depth=3, dtype="float64")
+    model = random_model(dtype="float64")
     structure, state = nnx.split(model)
 
     def loss(state):
@@ -99,50 +100,48 @@ def test_the_loop_unrolls_up_to_a_depth_and_gives_the_same(random_model, tokens,
         (loop,) = [e for e in jax.make_jaxpr(fresh)(state).eqns if e.primitive.name == "scan"]
         return loop.params["unroll"], jax.jit(jax.value_and_grad(fresh))(state)
 
-    (rolled, a), (unrolled, b) = at(2), at(3)
-    assert (rolled, unrolled) == (1, 3)
+    (rolled, a), (unrolled, b) = at(1), at(2)
+    assert (rolled, unrolled) == (1, 2)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13), a, b)
 
 
 class TestStart:
     """At the start every number is of order one, at every depth."""
 
-    def test_kernels_are_one_over_the_root_of_fan_in(self, config):
-        model = Decoder(config(width=64, mlp="swiglu", kv_heads=2, depth=3, vocabulary=300), nnx.Rngs(0))
+    @pytest.fixture
+    def fresh(self, config):
+        """fresh(field=value, ...): an untrained decoder, wide enough for statistics."""
+        start = dict(width=64, mlp="swiglu", kv_heads=2, depth=3, vocabulary=300)
+        return lambda seed=0, **fields: Decoder(config(**start | fields), nnx.Rngs(seed))
+
+    def kernels(self, model):
         attention, mlp = model.blocks.attention.module, model.blocks.mlp.module
-        for layer, shape in [
-            (attention.qkv, (64, 128)),
-            (attention.out, (64, 64)),
-            (mlp.inner, (64, 2 * 176)),
-            (mlp.out, (176, 64)),
-        ]:
-            kernels = np.asarray(layer.kernel[...])
-            assert kernels.shape == (3, *shape)
-            np.testing.assert_allclose(kernels.std((1, 2)), shape[0] ** -0.5, rtol=0.05)
+        return [np.asarray(layer.kernel[...]) for layer in (attention.qkv, attention.out, mlp.inner, mlp.out)]
+
+    def test_kernels_are_one_over_the_root_of_fan_in(self, fresh):
+        model = fresh()
+        shapes = [(3, 64, 128), (3, 64, 64), (3, 64, 2 * 176), (3, 176, 64)]
+        for kernel, shape in zip(self.kernels(model), shapes, strict=True):
+            assert kernel.shape == shape
+            np.testing.assert_allclose(kernel.std((1, 2)), shape[1] ** -0.5, rtol=0.05)
         np.testing.assert_allclose(model.unembedding[...].std(), 64**-0.5, rtol=0.05)
         np.testing.assert_allclose(model.embedding.tokens[...].std(), 1, rtol=0.05)
 
-    def test_tied_embeddings_are_a_read_out(self, config):
-        model = Decoder(config(width=64, vocabulary=300, tied=True, positions="learned"), nnx.Rngs(0))
+    def test_tied_embeddings_are_a_read_out(self, fresh):
+        model = fresh(tied=True)
         np.testing.assert_allclose(model.embedding.tokens[...].std(), 64**-0.5, rtol=0.05)
         np.testing.assert_array_equal(model.head(), model.embedding.tokens[...].T)
 
-    def test_no_two_kernels_are_alike(self, config):
+    def test_no_two_kernels_are_alike(self, fresh):
         """Neither two blocks', nor two modules' of one block, nor two seeds'."""
-
-        def kernels(seed):
-            model = Decoder(config(depth=3), nnx.Rngs(seed))
-            attention, mlp = model.blocks.attention.module, model.blocks.mlp.module
-            for layer, b in itertools.product([attention.qkv, attention.out, mlp.inner], range(3)):
-                yield np.asarray(layer.kernel[b]).ravel()[:64]
-
-        rows = np.stack([*kernels(0), *kernels(1)])
-        assert np.abs(np.corrcoef(rows) - np.eye(len(rows))).max() < 0.6
+        kernels = [*self.kernels(fresh(seed=0)), *self.kernels(fresh(seed=1))]
+        rows = np.concatenate([kernel.reshape(3, -1)[:, :4096] for kernel in kernels])
+        assert np.abs(np.corrcoef(rows) - np.eye(len(rows))).max() < 0.1
 
     @pytest.mark.parametrize("tied", [False, True])
-    @pytest.mark.parametrize("depth", [1, 2, 8, 32])
-    def test_stream_and_logits_are_of_order_one(self, config, tokens, depth, tied):
-        model = Decoder(config(depth=depth, tied=tied, width=32, bias=True, norm="layer"), nnx.Rngs(0))
+    @pytest.mark.parametrize("depth", [1, 3, 32])
+    def test_stream_and_logits_are_of_order_one(self, fresh, tokens, depth, tied):
+        model = fresh(depth=depth, tied=tied)
         with jax.disable_jit():
             x = model.hidden(tokens)
             logits = model.read_out(x)
