@@ -6,8 +6,9 @@ python -m analysis A.safetensors [B.safetensors ...] does the same for anybody's
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import tyro
 from pydantic import BaseModel, Field, PositiveInt
@@ -24,6 +25,7 @@ from jaxlayers.refusal import Refusal
 from train.config import SweepConfig
 from train.progress import duration
 
+Item = TypeVar("Item")
 COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow", "not measured": "dim"}
 
 
@@ -52,7 +54,7 @@ def measured(options: Options, console: Console) -> Iterator[Measurements]:
         number = len(options.models)
         found = ((path, Evidence.load(path)) for path in options.models)
     begun = said = time.monotonic()
-    for i, (path, each) in enumerate(found, 1):
+    for i, (path, each) in enumerate(ahead(found), 1):
         cache = path.with_suffix(".measurements")
         fresh = cache.exists() and cache.stat().st_mtime_ns >= path.stat().st_mtime_ns
         model = Measurements.load(cache) if fresh else None
@@ -65,6 +67,15 @@ def measured(options: Options, console: Console) -> Iterator[Measurements]:
             console.print(f"{i} of {number} models taken apart  {left} left", highlight=False)
             said = now
         yield model
+
+
+def ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The same, each being made while the one before it is used: both are mostly compiling, on one core."""
+    with ThreadPoolExecutor(1) as maker:
+        coming = maker.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = maker.submit(next, items, None)
+            yield item
 
 
 def lost_runs(folder: Path, sweep: SweepConfig) -> list[str]:
