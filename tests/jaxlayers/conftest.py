@@ -41,7 +41,7 @@ def random_model(config):
 
 @pytest.fixture
 def eager():
-    """Nothing is compiled as a whole: of many small models, each run once, compilation is most of the time."""
+    """Nothing is compiled as a whole: of many small models, each run once, that is most of the time."""
     with jax.disable_jit():
         yield
 
@@ -125,7 +125,8 @@ def llama(model, tokens):
         out = np.split(numbers(attention.module.out.kernel, b), heads)
         shared = [h * groups // heads for h in range(heads)]
         written += [
-            attend(rotate(q[h]), rotate(k[g]), v[g]) @ out[h] for h, g in zip(range(heads), shared, strict=True)
+            attend(rotate(q[h]), rotate(k[g]), v[g]) @ out[h]
+            for h, g in zip(range(heads), shared, strict=True)
         ]
 
         h = norm(mlp.norm, sum(written), b) @ numbers(mlp.module.inner.kernel, b)

@@ -178,7 +178,11 @@ class TestCount:
 
     @pytest.mark.parametrize(
         ("norm", "positions", "mlp", "bias", "tied", "kv"),
-        [*itertools.product(["rms", "layer"], ["rotary", "learned"], ["gelu", "swiglu"], *2 * [[0, 1]], [4, 2])],
+        [
+            *itertools.product(
+                ["rms", "layer"], ["rotary", "learned"], ["gelu", "swiglu"], *2 * [[0, 1]], [4, 2]
+            )
+        ],
     )
     def test_by_formula(self, config, norm, positions, mlp, bias, tied, kv):
         D, d, L, V, T, F, gates = 16, 4, 3, 11, 6, 24, 2 if mlp == "swiglu" else 1
