@@ -16,12 +16,33 @@ from typing import NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 AnyArray: TypeAlias = Array | np.ndarray
 
 EXHAUSTIVE = 16
 """Members of which all subsets are taken: 65,536. Beyond, `analysis.chains` samples."""
+
+
+def all_subsets(members: int) -> Bool[np.ndarray, "M K"]:
+    """All 2^K subsets; member k is bit k of the row's number. `ValueError` for more than 16 members."""
+    if not 1 <= members <= EXHAUSTIVE:
+        raise ValueError(
+            f"all 2^K subsets are taken of K = 1 to {EXHAUSTIVE} members, but there are {members}: use "
+            "sampled chains (analysis.setfunctions.chains), or a coarser granularity"
+        )
+    return (np.arange(2**members)[:, None] >> np.arange(members) & 1).astype(bool)
+
+
+def checked_subsets(subsets: AnyArray, members: int) -> Bool[np.ndarray, "M K"]:
+    """As a NumPy array. `ValueError` unless there are some, and each has a boolean for every member."""
+    subsets = np.asarray(subsets)
+    if subsets.ndim != 2 or subsets.shape[1] != members or not len(subsets) or subsets.dtype != bool:
+        raise ValueError(
+            f"subsets is {subsets.dtype} of shape {subsets.shape}, but must be booleans of shape "
+            f"[M, {members}], a row for each subset"
+        )
+    return subsets
 
 
 class Square(NamedTuple):
