@@ -59,12 +59,12 @@ def performance(
     per_example = numbers * tiles.itemsize
     runs = list(evidence.chunks(per_example, min(budget // workers, lanes // batch * per_example)))
 
-    def of_runs(runs: list[slice]) -> Float[np.ndarray, "M B"]:
+    def of_runs(runs: list[slice]) -> Float[np.ndarray, "T*h B"]:
         sums = np.zeros((tiles.size // members, folds))
         with jax.enable_x64(wide):  # which a thread does not inherit
             for run in runs:
                 epsilon = np.zeros(1) if evidence.epsilon is None else evidence.epsilon[run]
-                sums += _fold_losses(
+                losses = _fold_losses(
                     jnp.asarray(evidence.contributions[:, run], float),
                     jnp.asarray(epsilon, float),
                     head,
@@ -74,6 +74,7 @@ def performance(
                     tiles,
                     norm == "recomputed" and evidence.norm != "none",
                 )
+                sums += np.asarray(losses)
         return sums
 
     with ThreadPoolExecutor(workers) as pool:
