@@ -59,7 +59,7 @@ def performance(
     per_example = numbers * tiles.itemsize
     runs = list(evidence.chunks(per_example, min(budget // workers, lanes // batch * per_example)))
 
-    def of_runs(runs: list[slice]) -> Float[np.ndarray, "T*h B"]:
+    def of_runs(runs: list[slice]) -> Float[np.ndarray, "rows B"]:
         sums = np.zeros((tiles.size // members, folds))
         with jax.enable_x64(wide):  # which a thread does not inherit
             for run in runs:
