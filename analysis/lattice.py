@@ -125,14 +125,15 @@ def _diagnose(values: Float[Array, " M"], tolerance: Float[Array, ""], members: 
     gains = jnp.where(outside, values[index | bit[:, None]] - values, 0)  # [K, M]; 0 for a member of the set
     orders = [comb(members - 1, s) * members for s in range(members)] + [1]  # 1 / the weight of a gain
     alone, last = gains[:, 0], values[-1] - values[-1 - bit]
-    kept = jnp.where(alone > tolerance, last / jnp.where(alone > tolerance, alone, 1), 1)
+    gaining = alone > tolerance
+    kept = jnp.where(gaining, last / jnp.where(gaining, alone, 1), jnp.inf).min()
     greedy_order, greedy_sets = _greedy(gains, bit)
     by_size = jnp.where(size == jnp.arange(members + 1)[:, None], values, -jnp.inf)
     return {
         **_second_differences(gains, tolerance),
         "nonmonotone_rate": (gains < -tolerance).sum() / outside.sum(),
         "ratio": _ratio(values, gains, tolerance),
-        "curvature": 1 - kept.min(),
+        "curvature": jnp.where(gaining.any(), 1 - kept, 0),
         "shapley": gains @ (1 / jnp.array(orders, float))[size],
         "greedy_order": greedy_order,
         "greedy_values": values[jnp.append(0, greedy_sets)],
