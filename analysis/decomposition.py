@@ -44,19 +44,19 @@ Reading: TypeAlias = Literal["contribution", "prefix", "solo"]
 class Decomposition:
     """Of K members' losses over N examples: nats, squares, or errors."""
 
-    ensemble_loss: Float[Array, " N"]
-    member_loss: Float[Array, "K N"]
-    member_diversity: Float[Array, "K N"]  # B(f_k ‖ z); of errors: the member's less the ensemble's
-    bias: Float[Array, " N"]  # the weighted mean of member_loss
-    diversity: Float[Array, " N"]  # the weighted mean of member_diversity
+    ensemble_loss: Float[Array, "*S N"]
+    member_loss: Float[Array, "*S K N"]
+    member_diversity: Float[Array, "*S K N"]  # B(f_k ‖ z); of errors: the member's less the ensemble's
+    bias: Float[Array, "*S N"]  # the weighted mean of member_loss
+    diversity: Float[Array, "*S N"]  # the weighted mean of member_diversity
 
     @property
-    def ratio(self) -> Float[Array, " N"]:
+    def ratio(self) -> Float[Array, "*S N"]:
         """ρ = diversity / bias, at most 1; unlike the two it does not grow with K. Zero without bias."""
         return jnp.where(self.bias == 0, 0, self.diversity / jnp.where(self.bias == 0, 1, self.bias))
 
     @property
-    def residual(self) -> Float[Array, " N"]:
+    def residual(self) -> Float[Array, "*S N"]:
         """Loss - (bias - diversity): what rounding leaves of the identity."""
         return self.ensemble_loss - (self.bias - self.diversity)
 
@@ -80,7 +80,7 @@ def mean_form(
     weights: Float[AnyArray, " K"] | None = None,
 ) -> Float[Array, "K N C"]:
     """Predictions f_k = member_logits[k] / w_k + bias, whose weighted mean is Σ_k member_logits[k] + bias."""
-    share = _check_weights(weights, len(member_logits), positive=True)
+    share = check_weights(weights, len(member_logits), positive=True)
     return jnp.asarray(member_logits) / share[:, None, None] + jnp.asarray(bias)
 
 
