@@ -26,7 +26,7 @@ class Sampled:
     violation_mass: Estimate
     nonmonotone_rate: Estimate
     worst: Square  # of the second differences sampled
-    depth_values: Float[np.ndarray, " K+1"]  # F of the first 0..K members
+    depth_values: Float[np.ndarray, " sizes"]  # F of the first 0..K members
     tolerance: float
 
 
