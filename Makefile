@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow
+.PHONY: demo test test-slow bench
 .DELETE_ON_ERROR:
 
 demo: .venv/demo
@@ -15,7 +15,7 @@ test: .venv/dev
 	$(BIN)/python -m pytest -q -n auto --dist loadfile
 
 test-slow: .venv/dev
-	$(BIN)/python -m pytest -q -m slow --benchmark-enable
+	$(BIN)/python -m pytest -q -m slow --ignore=tests/benchmarks
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -27,3 +27,6 @@ test-slow: .venv/dev
 .venv/dev: .venv/demo
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
+
+bench: .venv/dev
+	$(BIN)/python -m pytest -q -m slow --benchmark-enable tests/benchmarks
