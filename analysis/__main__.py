@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -18,11 +19,10 @@ from rich.table import Table
 from analysis.evidence import Evidence
 from analysis.measurements import Measurements, measure
 from analysis.predictions import verdicts
-from analysis.report import write
+from analysis.report import tables, write
 from analysis.runs import diverged, evidence, read_sweep
 from analysis.verdicts import Verdict
 from jaxlayers.refusal import Refusal
-from train.config import SweepConfig
 from train.progress import duration
 
 Item = TypeVar("Item")
@@ -40,21 +40,31 @@ class Options(BaseModel):
     out: Path | None = Field(None, description="where the report goes; none: report, beside the models")
 
 
-def measured(options: Options, console: Console) -> Iterator[Measurements]:
-    """Each model's, one at a time; what an earlier call has measured is read back."""
-    first = options.models[0]
-    if len(options.models) == 1 and not first.is_file():
+@dataclass(frozen=True)
+class Source:
+    """Where the models are from: their evidence, one after the other, and what cannot have any."""
+
+    folder: Path
+    number: int
+    evidence: Iterator[tuple[Path, Evidence]]
+    diverged: list[str]
+
+    @classmethod
+    def of(cls, options: Options) -> "Source":
+        first = options.models[0]
+        if len(options.models) > 1 or first.is_file():
+            files = ((path, Evidence.load(path)) for path in options.models)
+            return cls(first.parent, len(options.models), files, [])
         sweep = read_sweep(first)
-        lost = lost_runs(first, sweep)
-        for run in lost:
-            console.print(f"{run} diverged and is left out", highlight=False)
+        lost = [f"{group.label} seed {seed}" for group in sweep.groups() for seed in diverged(first, group)]
         number = len(sweep.groups()) * len(sweep.seeds) - len(lost)
-        found = evidence(first, sweep, options.examples, options.per_sequence)
-    else:
-        number = len(options.models)
-        found = ((path, Evidence.load(path)) for path in options.models)
+        return cls(first, number, evidence(first, sweep, options.examples, options.per_sequence), lost)
+
+
+def measured(source: Source, console: Console) -> Iterator[Measurements]:
+    """Each model's, one at a time; what an earlier call has measured is read back."""
     begun = said = time.monotonic()
-    for i, (path, each) in enumerate(ahead(found), 1):
+    for i, (path, each) in enumerate(ahead(source.evidence), 1):
         cache = path.with_suffix(".measurements")
         fresh = cache.exists() and cache.stat().st_mtime_ns >= path.stat().st_mtime_ns
         model = Measurements.load(cache) if fresh else None
@@ -62,9 +72,9 @@ def measured(options: Options, console: Console) -> Iterator[Measurements]:
             model = measure(each)
             model.save(cache)
         now = time.monotonic()
-        if now - said > 5 or i == number:
-            left = duration((now - begun) / i * (number - i))
-            console.print(f"{i} of {number} models taken apart  {left} left", highlight=False)
+        if now - said > 5 or i == source.number:
+            left = duration((now - begun) / i * (source.number - i))
+            console.print(f"{i} of {source.number} models taken apart  {left} left", highlight=False)
             said = now
         yield model
 
@@ -78,18 +88,11 @@ def ahead(items: Iterator[Item]) -> Iterator[Item]:
             yield item
 
 
-def lost_runs(folder: Path, sweep: SweepConfig) -> list[str]:
-    return [f"{group.label} seed {seed}" for group in sweep.groups() for seed in diverged(folder, group)]
-
-
 def table(decided: list[Verdict]) -> Table:
     found = Table("", "prediction", "verdict", "estimate", "interval", "p (Holm)", box=None, padding=(0, 1))
     for verdict in decided:
-        numbers = ("", "", "")
-        if verdict.estimate is not None:
-            p = "exact" if verdict.p_holm is None else f"{verdict.p_holm:.2g}"
-            numbers = (f"{verdict.estimate:.3g}", f"{verdict.low:.3g} to {verdict.high:.3g}", p)
         state = f"[{COLOURS[verdict.state]}]{verdict.state}[/]"
+        numbers = (tables.number(verdict.estimate), tables.interval(verdict), tables.p_value(verdict))
         found.add_row(verdict.id, verdict.prediction, state, *numbers)
     return found
 
@@ -97,18 +100,22 @@ def table(decided: list[Verdict]) -> Table:
 def main(arguments: list[str]) -> int:
     console = Console()
     options = tyro.cli(Options, prog="python -m analysis", args=arguments)
-    first = options.models[0]
     try:
-        models = list(measured(options, console))
+        source = Source.of(options)
+        for run in source.diverged:
+            console.print(f"{run} diverged and is left out", highlight=False)
+        models = list(measured(source, console))
         decided = verdicts(models)
-        folder = options.out or (first if first.is_dir() else first.parent) / "report"
-        lost = lost_runs(first, read_sweep(first)) if first.is_dir() else []
-        page = write(folder, f"{first.stem}: layers, taken apart", models, decided, lost)
+        title = f"{options.models[0].stem}: layers, taken apart"
+        page = write(options.out or source.folder / "report", title, models, decided, source.diverged)
     except Refusal as refusal:
         print(f"error: {refusal}", file=sys.stderr)
         return 2
     console.print(table(decided))
-    console.print(f"report: {page}", highlight=False, soft_wrap=True)
+    for verdict in decided:
+        if verdict.state == "not measured":
+            console.print(f"{verdict.id} not measured: {verdict.why}", highlight=False, markup=False)
+    console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
     return 0
 
 

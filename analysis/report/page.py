@@ -9,11 +9,11 @@ from typing import Any
 
 import vl_convert
 
-from analysis.report.charts import specification
-from analysis.report.figures import Figure, Panels, of_verdict
+from analysis.report import tables
+from analysis.report.behind import of_verdict
+from analysis.report.charts import HEIGHT, PALETTES, THEME, specification
+from analysis.report.records import Figure, Panels
 from analysis.verdicts import Verdict
-
-CLASS = {"holds": "holds", "fails": "fails", "undecided": "undecided", "not measured": "none"}
 
 
 def page(
@@ -36,8 +36,8 @@ def page(
 
     reasons = "".join(
         f"<h3>{escape(f'{v.id}  {v.prediction}')}: "
-        f'<span class="{CLASS[v.state]}">{escape(v.state)}</span></h3>'
-        f'<p>{escape(v.why)}</p><p class="dim">{escape(_would_change(v))}</p>'
+        f'<span class="{tables.STATES[v.state]}">{escape(v.state)}</span></h3>'
+        f'<p>{escape(v.why)}</p><p class="dim">{escape(_would_change(v))}{escape(_left_out(v, models))}</p>'
         + panels(f"verdict-{v.id}", of_verdict(v.id, v.data))
         for v in verdicts
     )
@@ -49,13 +49,20 @@ def page(
     return Template(files(__package__).joinpath("template.html").read_text()).substitute(
         title=escape(title),
         summary=escape(summary),
-        verdicts=_table([_row(v) for v in verdicts]),
+        verdicts=tables.verdicts(verdicts),
         reasons=reasons,
         figures=drawn,
-        models=_table(models),
+        models=tables.html(models),
         library=vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
-        charts=json.dumps(charts).replace("</", "<\\/"),
+        charts=_script(charts),
+        palettes=_script(PALETTES),
+        theme=_script(THEME),
+        height=HEIGHT,
     )
+
+
+def _script(value: Any) -> str:
+    return json.dumps(value).replace("</", "<\\/")
 
 
 def _would_change(verdict: Verdict) -> str:
@@ -63,37 +70,11 @@ def _would_change(verdict: Verdict) -> str:
     return f"{words}: {verdict.would_change}"
 
 
-def _row(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "": verdict.id,
-        "prediction": verdict.prediction,
-        "verdict": verdict.state,
-        "statistic": verdict.statistic,
-        "estimate": verdict.estimate,
-        "low": verdict.low,
-        "high": verdict.high,
-        "p (Holm)": verdict.p_holm,
-    }
-
-
-def number(value: Any) -> str:
-    """As it is told: three digits of a float, and a dash for nothing."""
-    if value is None:
-        return "–"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _table(rows: Sequence[dict[str, Any]]) -> str:
-    if not rows:
-        return "<p>none</p>"
-    heads = "".join(f'<th scope="col" aria-sort="none">{escape(name)}</th>' for name in rows[0])
-    body = "".join(
-        "<tr>" + "".join(_cell(name, value) for name, value in row.items()) + "</tr>" for row in rows
-    )
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _cell(name: str, value: Any) -> str:
-    if name == "verdict":
-        return f'<td class="state {CLASS[value]}">{escape(value)}</td>'
-    return f"<td>{escape(number(value))}</td>"
+def _left_out(verdict: Verdict, models: Sequence[dict[str, Any]]) -> str:
+    """Of a verdict on single models, those that could not be used for it."""
+    key = ("task", "architecture", "depth", "seed")
+    used = {tuple(row[k] for k in key) for row in verdict.data if row.keys() >= set(key)}
+    without = [model for model in models if tuple(model[k] for k in key) not in used]
+    if not used or not without:
+        return ""
+    return f" Without {len(without)} of the {len(models)} models, which could not be used for it."

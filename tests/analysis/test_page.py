@@ -1,10 +1,13 @@
-"""The page in a real browser: headless Chromium runs it, with a probe that does what a reader does."""
+"""The page in a real browser: headless Chromium, driven over its pipe, does what a reader does."""
 
-import html
+import fcntl
+import itertools
 import json
-import re
+import os
+import select
 import shutil
 import subprocess
+import time
 
 import pytest
 
@@ -13,96 +16,183 @@ from analysis.report import write
 
 pytestmark = pytest.mark.slow
 
-PROBE = """
-<script>
-window.faults = [];
-window.addEventListener("error", e => faults.push(e.message));
-window.addEventListener("unhandledrejection", e => faults.push(String(e.reason)));
-</script>
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --remote-debugging-pipe about:blank"
+)
+DRAWN = """
+[...document.querySelectorAll(".panel")]
+  .filter(p => !p.querySelector("svg [aria-roledescription$='mark container'] *")).map(p => p.id)
 """
-READER = """
-<script>
-setTimeout(() => {
-  const panels = [...document.querySelectorAll(".panel")];
-  document.querySelector("#loss-0").scrollIntoView();
-  const point = document.querySelector("#loss-0 .mark-symbol path[aria-label]");
+CUT = """
+[...document.querySelectorAll(".panel")].flatMap(p => { const frame = p.getBoundingClientRect();
+  return [...p.querySelectorAll("svg text")].filter(text => { const box = text.getBoundingClientRect();
+    return text.textContent && box.width && (box.right > frame.right + 1 || box.left < frame.left - 1); })
+  .map(text => p.id + ": " + text.textContent); })
+"""
+POINT = """
+(() => { const point = document.querySelector("#loss-0 .mark-symbol path[aria-label]");
+  point.scrollIntoView({ block: "center" });
   const box = point.getBoundingClientRect();
-  const at = { bubbles: true, clientX: box.x + box.width / 2, clientY: box.y + box.height / 2 };
-  for (const kind of ["pointerover", "pointermove"]) point.dispatchEvent(new PointerEvent(kind, at));
-  for (const kind of ["mouseover", "mousemove"]) point.dispatchEvent(new MouseEvent(kind, at));
-  const table = document.querySelector("#verdict-table table");
-  const column = () => [...table.tBodies[0].rows].map(row => row.cells[2].textContent);
-  table.querySelectorAll("th")[2].click();
-  const up = column();
-  table.querySelectorAll("th")[2].click();
-  setTimeout(() => {
-    const tooltip = document.querySelector("#vg-tooltip-element");
-    parent.postMessage(JSON.stringify({
-      faults,
-      empty: panels.filter(p => !p.querySelector("svg [aria-roledescription$='mark container'] *"))
-        .map(p => p.id),
-      panels: panels.length,
-      width: innerWidth,
-      wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
-      outside: panels.filter(p => p.scrollWidth > p.clientWidth + 1).map(p => p.id),
-      requests: performance.getEntriesByType("resource").map(r => r.name),
-      tooltip: tooltip && tooltip.classList.contains("visible") ? tooltip.innerText : null,
-      ink: getComputedStyle(document.body).color,
-      up, down: column(),
-    }), "*");
-  }, 500);
-}, 4000);
-</script>
+  return [box.x + box.width / 2, box.y + box.height / 2]; })()
 """
-# A window of Chromium is never narrower than 500 pixels; a frame is as narrow as a phone.
-FRAME = """
-<body><iframe src="{page}" width="{width}" height="900" style="border: 0"></iframe>
-<script>addEventListener("message", e => document.body.dataset.seen = e.data)</script></body>
+TOOLTIP = """
+(() => { const tip = document.querySelector("#vg-tooltip-element.visible"); return tip && tip.innerText; })()
 """
+HEAD = """
+(() => { const head = [...document.querySelectorAll("TABLE th")].find(h => h.textContent.startsWith("NAME"));
+  head.scrollIntoView({ block: "center", inline: "center" });
+  const box = head.querySelector("button").getBoundingClientRect();
+  return [box.x + 5, box.y + 5, head.cellIndex]; })()
+"""
+
+
+class Browser:
+    """One tab of Chromium. `faults` and `requests` are what the page complained of and asked for."""
+
+    def __init__(self, folder):
+        chromium = shutil.which("chromium") or shutil.which("google-chrome")
+        assert chromium, "this test needs Chromium: apt-get install chromium"
+        (read, self.write), (self.read, write) = os.pipe(), os.pipe()
+        theirs = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (read, write)]
+        line = f'exec "$0" --user-data-dir="$1" {FLAGS} 3<&{theirs[0]} 4>&{theirs[1]}'
+        self.process = subprocess.Popen(
+            ["bash", "-c", line, chromium, str(folder)], pass_fds=theirs, stderr=subprocess.DEVNULL
+        )
+        for end in (read, write, *theirs):
+            os.close(end)
+        self.numbers, self.unread, self.session = itertools.count(1), b"", None
+        self.faults, self.requests = [], []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method, **parameters):
+        number = next(self.numbers)
+        message = {"id": number, "method": method, "params": parameters}
+        if self.session:
+            message["sessionId"] = self.session
+        os.write(self.write, json.dumps(message).encode() + b"\0")
+        while (answer := self._next()).get("id") != number:
+            self._note(answer)
+        assert "error" not in answer, f"{method}: {answer}"
+        return answer["result"]
+
+    def _next(self):
+        while b"\0" not in self.unread:
+            assert select.select([self.read], [], [], 60)[0], "Chromium has said nothing for a minute"
+            said = os.read(self.read, 1 << 20)
+            assert said, "Chromium has ended"
+            self.unread += said
+        message, self.unread = self.unread.split(b"\0", 1)
+        return json.loads(message)
+
+    def _note(self, event):
+        method, said = event.get("method"), event.get("params")
+        if method == "Runtime.exceptionThrown":
+            self.faults.append(said["exceptionDetails"])
+        elif method == "Runtime.consoleAPICalled" and said["type"] in ("error", "warning"):
+            self.faults.append(said["args"])
+        elif method == "Log.entryAdded" and said["entry"]["level"] == "error":
+            self.faults.append(said["entry"]["text"])
+        elif method == "Network.requestWillBeSent":
+            self.requests.append(said["request"]["url"])
+
+    def eval(self, script):
+        found = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    def until(self, script, wanted=bool):
+        """The value of the script, as soon as it is what is wanted."""
+        end = time.monotonic() + 30
+        while not wanted(value := self.eval(script)):
+            assert time.monotonic() < end, f"still {value!r}: {script}"
+            time.sleep(0.1)
+        return value
+
+    def show(self, page, width, dark, phone):
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=phone
+        )
+        self.call("Emulation.setTouchEmulationEnabled", enabled=phone)
+        self.scheme(dark)
+        self.faults.clear()
+        self.requests.clear()
+        self.call("Page.navigate", url=page.as_uri())
+        self.until("document.readyState === 'complete' && document.querySelectorAll('.panel').length > 0")
+        self.until(DRAWN, lambda empty: empty == [])
+
+    def scheme(self, dark):
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+
+    def tap(self, x, y):
+        self.call("Input.synthesizeTapGesture", x=round(x), y=round(y))
+
+    def hover(self, x, y):
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def click(self, x, y):
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def close(self):
+        os.close(self.write)
+        self.process.terminate()
+        self.process.wait(30)
+        os.close(self.read)
 
 
 @pytest.fixture(scope="module")
-def see(models, tmp_path_factory):
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    assert chromium, "this test needs Chromium: apt-get install chromium"
-    folder = tmp_path_factory.mktemp("page")
-    page = write(folder, "planted", models, verdicts(models))
-    probed = page.with_name("probed.html")
-    start, end = page.read_text().replace("<head>", "<head>" + PROBE, 1).rsplit("</body>", 1)
-    probed.write_text(start + READER + "</body>" + end)
-
-    def seen(width, dark):
-        frame = page.with_name("frame.html")
-        frame.write_text(FRAME.format(page=probed.name, width=width))
-        done = subprocess.run(
-            [
-                chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-                "--disable-background-networking", "--disable-component-update", "--disable-sync",
-                f"--user-data-dir={tmp_path_factory.mktemp('profile')}", "--virtual-time-budget=15000",
-                f"--blink-settings=preferredColorScheme={0 if dark else 1}",
-                "--window-size=1400,1000", "--dump-dom", frame.as_uri(),
-            ],
-            capture_output=True, text=True, timeout=120, check=True,
-        )  # fmt: skip
-        found = re.search(r'data-seen="([^"]*)"', done.stdout)
-        assert found, done.stderr[-2000:]
-        return json.loads(html.unescape(found[1]))
-
-    return seen
+def browser(tmp_path_factory):
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
-def test_a_reader_sees_everything_and_nothing_is_fetched(see, width, dark):
-    seen = see(width, dark)
-    assert seen["faults"] == []
-    assert seen["width"] == width
-    assert seen["panels"] >= 18
-    assert seen["empty"] == []
-    assert seen["requests"] == []
-    assert seen["wide"] <= 0
-    assert seen["outside"] == []
-    assert ("230" in seen["ink"]) == dark  # the light ink is on the dark page
-    assert seen["tooltip"]
-    assert all(word in seen["tooltip"] for word in ("loss", "low", "high"))
-    assert seen["up"] == sorted(seen["up"])
-    assert seen["down"] == sorted(seen["up"], reverse=True)
+@pytest.fixture(scope="module")
+def page(models, tmp_path_factory):
+    return write(tmp_path_factory.mktemp("page"), "planted", models, verdicts(models))
+
+
+@pytest.mark.parametrize(("width", "dark", "phone"), [(1280, False, False), (390, True, True)])
+def test_a_reader_sees_everything_and_nothing_is_fetched(browser, page, width, dark, phone):
+    browser.show(page, width, dark, phone)
+    assert browser.eval("document.querySelectorAll('.panel').length") >= 18
+    assert browser.eval("innerWidth") == width  # a page that is too wide is zoomed out of
+    assert browser.eval("document.documentElement.scrollWidth") <= width
+    assert browser.eval(CUT) == []
+    assert ("230" in browser.eval("getComputedStyle(document.body).color")) == dark  # light ink on dark paper
+    act = browser.tap if phone else browser.hover
+    act(*browser.eval(POINT))
+    told = browser.until(TOOLTIP)
+    assert all(word in told for word in ("loss", "low", "high"))
+    assert browser.faults == []
+    assert set(browser.requests) == {page.as_uri()}
+
+
+def test_the_charts_follow_the_reader_into_the_dark(browser, page):
+    ink = "getComputedStyle(document.querySelector('#loss-0 .role-axis-label text')).fill"
+    browser.show(page, 1280, dark=False, phone=False)
+    light = browser.eval(ink)
+    browser.scheme(dark=True)
+    assert browser.until(ink, lambda fill: fill != light) == browser.eval(
+        "getComputedStyle(document.body).color"
+    )
+
+
+@pytest.mark.parametrize("head", ["estimate", "p (Holm)"])
+def test_a_click_sorts_by_numbers_and_what_has_none_stays_last(browser, page, models, head):
+    decided = verdicts(models)
+    of = {v.id: v.estimate if head == "estimate" else v.p_holm for v in decided}
+    known = sorted((id for id in of if of[id] is not None), key=of.__getitem__)
+    browser.show(page, 1280, dark=False, phone=False)
+    column = "[...document.querySelectorAll('#verdict-table tbody tr')].map(row => row.cells[0].innerText)"
+    for order in (known, known[::-1]):
+        x, y, _ = browser.eval(HEAD.replace("TABLE", "#verdict-table").replace("NAME", head))
+        browser.click(x, y)
+        found = browser.eval(column)
+        assert [of[id] for id in found[: len(order)]] == [of[id] for id in order]
+        assert {of[id] for id in found[len(order) :]} <= {None}

@@ -11,7 +11,7 @@ from analysis.__main__ import main
 from analysis.predictions import verdicts
 from analysis.report import write
 from analysis.report.charts import curve
-from analysis.report.page import number
+from analysis.report.tables import number
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +56,8 @@ def test_every_figure_is_drawn_twice_more(folder):
     svgs = {path.stem for path in (folder / "figures").glob("*.svg")}
     pdfs = {path.stem for path in (folder / "figures").glob("*.pdf")}
     assert svgs == pdfs
-    assert {"loss", "gains", "ratio", "split", "lens", "members", "shapley", "orders", "redundancy"} <= svgs
-    assert {"violations", "P1", "P5", "P6"} <= svgs
+    assert {"loss", "gains", "ratio", "split", "lens", "members", "member-ratio", "shapley"} <= svgs
+    assert {"orders", "member-gains", "redundancy", "violations", "P1", "P5", "P6"} <= svgs
     for path in (folder / "figures").iterdir():
         start = path.read_bytes()[:5]
         assert start == (b"%PDF-" if path.suffix == ".pdf" else b"<svg ")
