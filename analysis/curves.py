@@ -1,4 +1,4 @@
-"""Trained depths as curves: the models of one task and architecture, seed by depth."""
+"""Trained depths as curves: the models of one task and architecture, trained alike, seed by depth."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Curve:
     """S seeds at each of X depths."""
 
     task: str
-    architecture: str
+    architecture: str  # and how it was trained: `Measurements.variant`
     depths: Int[np.ndarray, " X"]
     seeds: Int[np.ndarray, " S"]
     models: tuple[tuple[Measurements, ...], ...]  # [S][X]
@@ -36,10 +36,10 @@ def curves(models: Sequence[Measurements]) -> list[Curve]:
     """A curve for each task and architecture, over the depths at which all of its seeds were trained."""
     found: dict[tuple[str, str], dict[tuple[int, int], Measurements]] = {}
     for model in models:
-        runs = found.setdefault((model.task, model.architecture), {})
+        runs = found.setdefault((model.task, model.variant), {})
         if (model.seed, model.depth) in runs:
             raise Refusal(
-                f"two models of task {model.task!r} and architecture {model.architecture!r} have depth "
+                f"two models of task {model.task!r} and architecture {model.variant!r} have depth "
                 f"{model.depth} and seed {model.seed}: give different architectures different names"
             )
         runs[model.seed, model.depth] = model

@@ -47,6 +47,7 @@ PROVENANCE = {
     "seed": int,
     "parameters": int,
     "training_flops": float,
+    "regulariser": float,
     "config_hash": str,
 }
 REQUIRED = ("contributions", "head", "bias", "labels")
@@ -78,6 +79,7 @@ class Evidence:
     seed: int = 0
     parameters: int = 0
     training_flops: float = 0.0
+    regulariser: float = 0.0  # λ of training on cross-entropy - λ · diversity
     config_hash: str = ""
 
     @classmethod

@@ -44,6 +44,7 @@ class Measurements:
     seed: int
     parameters: int
     training_flops: float
+    regulariser: float  # λ of training on cross-entropy - λ · diversity
     config_hash: str
     members: tuple[Member, ...]
     classes: int
@@ -76,6 +77,11 @@ class Measurements:
 
     performance: dict[str, Estimate]  # the set function's: what `diagnose` finds, or sampled chains do
     greedy_order: Int[np.ndarray, " K"]
+
+    @property
+    def variant(self) -> str:
+        """The architecture and how it was trained: what tells the curves of a task apart."""
+        return f"{self.architecture}, λ = {self.regulariser:g}" if self.regulariser else self.architecture
 
     @property
     def ratio(self) -> float:

@@ -20,13 +20,16 @@ SLACK = 0.01  # of the error rate: an equality has samples on both of its sides
 
 
 def verdicts(models: Sequence[Measurements]) -> list[Verdict]:
-    """A verdict on every prediction; on what the models do not tell, "not measured" with the reason."""
-    return decide(PREDICTIONS, models)
+    """A verdict on every prediction; on what the models do not tell, "not measured" with the reason.
+
+    That diversity is a cause is asked only of models some of which were rewarded for it in training.
+    """
+    regularised = any(model.regulariser > 0 for model in models)
+    return decide((*PREDICTIONS, CAUSE) if regularised else PREDICTIONS, models)
 
 
 def _label(model: Measurements) -> dict[str, object]:
-    names = ("task", "architecture", "depth", "seed")
-    return {name: getattr(model, name) for name in names}
+    return {"task": model.task, "architecture": model.variant, "depth": model.depth, "seed": model.seed}
 
 
 def _number(name: str, estimate: Estimate) -> dict[str, object]:
@@ -34,7 +37,7 @@ def _number(name: str, estimate: Estimate) -> dict[str, object]:
 
 
 def _pooled(models: Sequence[Measurements], of: Callable[[Measurements], Estimate]) -> Estimate:
-    curve = [(model.task, model.architecture) for model in models]
+    curve = [(model.task, model.variant) for model in models]
     depth, seed = [model.depth for model in models], [model.seed for model in models]
     return pooled([of(model) for model in models], curve, depth, seed)
 
@@ -60,7 +63,7 @@ def across_models(models: Sequence[Measurements]) -> Finding:
     are a cluster. Bias and diversity nearly coincide, so their coefficients are large and of wide intervals;
     those of ln bias and ρ, which do not grow with the number of members, stand beside them in the data.
     """
-    configuration = {model: (model.task, model.architecture, model.depth) for model in models}
+    configuration = {model: (model.task, model.variant, model.depth) for model in models}
     tasks = sorted({model.task for model in models})
     number = {task: len({c for c in configuration.values() if c[0] == task}) for task in tasks}
     tasks = [task for task in tasks if number[task] >= 2]
@@ -125,8 +128,8 @@ def within_models(models: Sequence[Measurements]) -> Finding:
     interaction = _pooled(used, lambda model: fitted(model)[3])
     quartiles = {model: np.array_split(np.argsort(model.bias, kind="stable"), 4) for model in used}
     data: Records = []
-    for task, architecture in dict.fromkeys((model.task, model.architecture) for model in used):
-        some = [model for model in used if (model.task, model.architecture) == (task, architecture)]
+    for task, architecture in dict.fromkeys((model.task, model.variant) for model in used):
+        some = [model for model in used if (model.task, model.variant) == (task, architecture)]
         for q in range(4):
 
             def slope(model: Measurements, q: int = q) -> Estimate:
@@ -271,6 +274,43 @@ def fano(models: Sequence[Measurements]) -> Finding:
     return Finding((claim,), data)
 
 
+def raised_diversity(models: Sequence[Measurements]) -> Finding:
+    """What a reward for diversity in training does to accuracy at equal bias: an intercept.
+
+    Each model with λ > 0 is paired with the one with λ = 0 that is the same otherwise, seed and all. The
+    pairs' differences in accuracy are regressed on those in ln bias, so that what the reward does to the bias
+    is not counted as an effect of diversity. Pairs that share their λ = 0 are one cluster.
+    """
+
+    def same(model: Measurements) -> tuple[str, str, int, int]:
+        return (model.task, model.architecture, model.depth, model.seed)
+
+    plain = {same(model): model for model in models if model.regulariser == 0}
+    pairs = [(plain[same(m)], m) for m in models if m.regulariser > 0 and same(m) in plain]
+    data: Records = [
+        {
+            **_label(rewarded),
+            "λ": rewarded.regulariser,
+            "accuracy_change": float(rewarded.accuracy.value) - float(without.accuracy.value),
+            "ln_bias_change": float(np.log(rewarded.bias.mean() / without.bias.mean())),
+            "ratio_change": rewarded.ratio - without.ratio,
+            "loss_change": float(rewarded.loss.mean() - without.loss.mean()),
+        }
+        for without, rewarded in pairs
+    ]
+    clusters = {pair: i for i, pair in enumerate(dict.fromkeys(same(without) for without, _ in pairs))}
+    if len(clusters) < 3:
+        raise Refusal(
+            f"{len(clusters)} models with λ = 0 have a partner with λ > 0, of the same seed and depth"
+        )
+    if np.mean([record["ratio_change"] for record in data]) <= 0:
+        raise Refusal("the reward has not raised ρ, so what comes of raising it is not seen")
+    accuracy, bias = (np.array([r[name] for r in data]) for name in ("accuracy_change", "ln_bias_change"))
+    design = np.column_stack([np.ones(len(data)), bias])
+    found = regression(accuracy, design, np.array([clusters[same(without)] for without, _ in pairs]))
+    return Finding((Claim("the change of accuracy at equal bias", "above", found[0]),), data)
+
+
 _DEPTHS = "Train one task at {} depths or more, with two seeds or more each."
 _MODEL = "Give the evidence of a model."
 
@@ -331,4 +371,11 @@ PREDICTIONS: tuple[Prediction[Measurements], ...] = (
         _MODEL,
         fano,
     ),
+)
+CAUSE: Prediction[Measurements] = Prediction(
+    "P9",
+    "Raising diversity by a regulariser, at equal bias, raises performance",
+    "paired difference in accuracy, λ > 0 less λ = 0, at equal bias",
+    "Train with λ = 0 and with a larger λ, at three seeds or depths or more.",
+    raised_diversity,
 )

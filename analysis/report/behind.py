@@ -84,6 +84,11 @@ def _margins(rows: Records) -> Panels:
     }
 
 
+def _rewarded(rows: Records) -> Panels:
+    titles = ("change in ln bias", "change in accuracy")
+    return {"": charts.scatter(rows, "ln_bias_change", "accuracy_change", titles, colour="λ")}
+
+
 def _depths(rows: Records) -> bool:
     """Whether a logarithm can be taken: somebody's evidence may not say how deep the model is."""
     return min(row["depth"] for row in rows) > 0
@@ -98,4 +103,5 @@ PANELS: dict[str, Callable[[Records], Panels]] = {
     "P6": _forms,
     "P7": _growth,
     "P8": _margins,
+    "P9": _rewarded,
 }

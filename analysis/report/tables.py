@@ -15,7 +15,7 @@ def models(measured: Sequence[Measurements]) -> list[dict[str, Any]]:
     return [
         {
             "task": model.task,
-            "architecture": model.architecture,
+            "architecture": model.variant,
             "depth": model.depth,
             "seed": model.seed,
             "parameters": model.parameters,

@@ -8,7 +8,7 @@ import pytest
 
 from analysis.evidence import Member
 from analysis.measurements import Measurements
-from analysis.predictions import PREDICTIONS, across_models, added_layers, verdicts
+from analysis.predictions import CAUSE, PREDICTIONS, across_models, added_layers, verdicts
 from analysis.statistics import Estimate
 from analysis.verdicts import Claim, Finding, Prediction, decide
 
@@ -27,6 +27,7 @@ def planted(depth=1, seed=0, task="text", architecture="plain", bias=10.0, ratio
         "seed": seed,
         "parameters": 1000 * depth,
         "training_flops": 0.0,
+        "regulariser": 0.0,
         "config_hash": "",
         "members": tuple(Member(f"m{k}", "mlp", k) for k in range(K)),
         "classes": 4,
@@ -63,7 +64,7 @@ def sweep(plant, depths=DEPTHS, seeds=3, tasks=("text",), noise=0.0):
 
 def verdict(models, name):
     """On one prediction, as if it were the whole table."""
-    return decide([row for row in PREDICTIONS if row.id == name], models)[0]
+    return decide([row for row in (*PREDICTIONS, CAUSE) if row.id == name], models)[0]
 
 
 @pytest.mark.parametrize(
@@ -349,6 +350,20 @@ def unrelated_configurations(key):
     return models
 
 
+def rewarded(effect, key=5, rise=0.02, seeds=range(3), λ=0.5):
+    """Two models a depth and seed; the reward moves ln bias, which moves accuracy by -0.3 times as much."""
+    random = np.random.default_rng(key)
+    models = []
+    for depth in DEPTHS[:4]:
+        for seed in seeds:
+            moved = 0.2 * random.normal()
+            accuracy = 0.5 - 0.3 * moved + effect + 0.01 * random.normal()
+            models.append(planted(depth, seed, accuracy=Estimate(0.5, 0.0, 59)))
+            changes = {"bias": 10 * np.exp(moved), "ratio": 0.9 + rise, "regulariser": λ}
+            models.append(planted(depth, seed, accuracy=Estimate(accuracy, 0.0, 59), **changes))
+    return models
+
+
 def straight_curve(key):
     random = np.random.default_rng(key)
     return [
@@ -370,9 +385,47 @@ def straight_curve(key):
         ("P3", clustered_null),
         ("P4", independent_steps),
         ("P5", straight_curve),
+        ("P9", lambda key: rewarded(0.0, key)),
     ],
 )
 def test_where_nothing_is_true_a_verdict_is_rarely_reached(name, null):
     """In at most 5 of 100 tables; up to 9 of 100 in 300 of them have a chance of 1 in 1000 at that rate."""
     decided = sum(verdict(null(key), name).state != "undecided" for key in range(300))
     assert decided <= 27
+
+
+@pytest.mark.parametrize(("effect", "state"), [(0.05, "holds"), (-0.05, "fails"), (0.0, "undecided")])
+def test_p9_is_the_effect_of_a_reward_for_diversity_at_equal_bias(effect, state):
+    row = verdict(rewarded(effect), "P9")
+    assert row.state == state
+    assert row.estimate == pytest.approx(effect, abs=0.01)
+    assert len(row.data) == 12
+
+
+def test_two_rewards_of_one_model_are_one_observation():
+    once, strong = rewarded(0.05), [m for m in rewarded(0.05, λ=0.9) if m.regulariser]
+    one, two = (CAUSE.measure(models).claims[0].estimate for models in (once, once + strong))
+    assert two.freedom == one.freedom == 12 - 2
+    assert float(two.error) == pytest.approx(float(one.error), rel=0.1)  # not by a factor of root 2
+
+
+@pytest.mark.parametrize(
+    ("models", "words"),
+    [
+        (rewarded(0.05, seeds=range(0)), "0 models"),
+        (rewarded(0.05, rise=-0.02), "has not raised ρ"),
+        ([m for m in rewarded(0.05) if m.regulariser], "0 models with λ = 0 have a partner"),
+    ],
+)
+def test_p9_is_not_measured_without_its_premise(models, words):
+    row = verdict(models, "P9")
+    assert row.state == "not measured"
+    assert words in row.why
+
+
+def test_p9_appears_with_the_first_rewarded_model_which_has_a_curve_of_its_own():
+    plain = [m for m in rewarded(0.05) if not m.regulariser]
+    assert [row.id for row in verdicts(plain)] == [f"P{i}" for i in range(1, 9)]
+    rows = {row.id: row for row in verdicts(rewarded(0.05))}
+    assert list(rows) == [f"P{i}" for i in range(1, 10)]
+    assert {record["architecture"] for record in rows["P4"].data} == {"plain", "plain, λ = 0.5"}
