@@ -154,7 +154,7 @@ def _horizontal(records: Records, x: str, title: str, log: bool) -> alt.X:
     if log:
         scale, axis = (
             alt.Scale(type="log", base=2, nice=False, padding=12),
-            alt.Axis(values=sorted(_names(records, x))),
+            alt.Axis(values=sorted(_names(records, x)), format=".3~s", labelOverlap=True),
         )
     elif all(isinstance(record[x], int) for record in records):
         axis = alt.Axis(tickMinStep=1, format="d")

@@ -1,17 +1,18 @@
 """The figures over trained depths: which numbers each one shows, and how to read them.
 
-`charts` knows how they are drawn; `members` has those of single models, `behind` those of verdicts.
+`charts` knows how they are drawn; `architectures` lays curves over each other, `members` has the figures of
+single models, `behind` those of verdicts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import altair as alt
 import numpy as np
 
 from analysis.curves import Curve, curves
 from analysis.measurements import Measurements
-from analysis.report import charts, gains, members
-from analysis.report.records import Figure, Panels, Records, over_seeds, seeds, title, told
+from analysis.report import architectures, charts, gains, members
+from analysis.report.records import Figure, Panels, Records, by_depth, over_seeds, seeds, title, told
 from analysis.scaling import ScalingFit, compare
 from jaxlayers.refusal import Refusal
 
@@ -21,15 +22,8 @@ def figures(models: Sequence[Measurements]) -> list[Figure]:
     found = curves(models)
     several = [curve for curve in found if len(curve.depths) > 1]
     drawn = [_loss(several), _gains(several), _ratio(several), _split(several), _lens(found)]
-    return [figure for figure in (*drawn, *members.figures(found)) if figure.panels]
-
-
-def _by_depth(curve: Curve, name: str, of: Callable[[Measurements], float]) -> Records:
-    found = over_seeds(curve.values(of))
-    return [
-        {"depth": int(depth), **told(name, each), "seeds": len(curve.seeds)}
-        for depth, each in zip(curve.depths, found, strict=True)
-    ]
+    drawn += [*architectures.figures(several), *members.figures(found)]
+    return [figure for figure in drawn if figure.panels]
 
 
 def _fits(curve: Curve) -> list[ScalingFit]:
@@ -44,7 +38,7 @@ def _loss(several: Sequence[Curve]) -> Figure:
     records: Records = []
     titles = ("blocks", "loss, nats")
     for curve in several:
-        rows = _by_depth(curve, "loss", lambda model: model.loss.mean())
+        rows = by_depth(curve, "loss", lambda model: model.loss.mean())
         if fits := _fits(curve):
             held_out = curve.depths[-fits[0].held_out :]
             for row in rows:
@@ -92,7 +86,7 @@ def _ratio(several: Sequence[Curve]) -> Figure:
     panels: Panels = {}
     records: Records = []
     for curve in several:
-        rows = _by_depth(curve, "ρ", lambda model: model.ratio)
+        rows = by_depth(curve, "ρ", lambda model: model.ratio)
         panels[title(curve)] = charts.curve(rows, "depth", "ρ", ("blocks", "ρ = diversity / bias"), log=True)
         records += [{**curve.name, **row} for row in rows]
     return Figure(
@@ -112,7 +106,7 @@ def _split(several: Sequence[Curve]) -> Figure:
         rows = [
             {"part": part, **row}
             for part, of in (("bias", lambda m: m.bias.mean()), ("diversity", lambda m: m.diversity.mean()))
-            for row in _by_depth(curve, "nats", of)
+            for row in by_depth(curve, "nats", of)
         ]
         panels[title(curve)] = charts.curve(
             rows, "depth", "nats", ("blocks", "nats"), colour="part", log=True, zero=True

@@ -1,6 +1,6 @@
 """What a figure is made of: plain records, each a mark with its interval."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from analysis.curves import Curve
+from analysis.measurements import Measurements
 from analysis.report.charts import Chart
 from analysis.statistics import Estimate
 
@@ -38,6 +39,15 @@ def over_seeds(values: Float[np.ndarray, "S *B"]) -> Estimate:
     seeds = len(values)
     error = values.std(0, ddof=1) / np.sqrt(seeds) if seeds > 1 else np.full(values.shape[1:], np.nan)
     return Estimate(values.mean(0), error, max(seeds - 1, 1))
+
+
+def by_depth(curve: Curve, name: str, of: Callable[[Measurements], float]) -> Records:
+    """One for each depth: the mean over seeds and its interval."""
+    found = over_seeds(curve.values(of))
+    return [
+        {"depth": int(depth), **told(name, each), "seeds": len(curve.seeds)}
+        for depth, each in zip(curve.depths, found, strict=True)
+    ]
 
 
 def title(curve: Curve) -> str:

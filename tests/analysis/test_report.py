@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -50,6 +51,24 @@ def test_verdicts_are_strict_json_and_agree_with_the_page(folder):
     for verdict in found:
         pattern = rf"<td>{verdict['id']}</td><td>[^<]*</td><td class=\"state [a-z]+\">{verdict['state']}</td>"
         assert re.search(pattern, page)
+
+
+def test_architectures_lie_over_each_other_only_where_there_are_several(folder, models, tmp_path):
+    assert not (folder / "tables" / "architectures.csv").exists()
+    looped = [
+        replace(m, architecture="looped", parameters=7, training_flops=1e12 * m.depth, bias=m.bias + 1)
+        for m in models
+    ]
+    plain = [replace(m, parameters=1000 * m.depth, training_flops=1e12 * m.depth) for m in models]
+    write(tmp_path, "both", plain + looped, [])
+    found = rows(tmp_path / "tables" / "architectures.csv")
+    bias = {r["architecture"]: float(r["bias"]) for r in found if r["depth"] == "3" and r["bias"]}
+    assert bias["looped"] - bias["<b>&"] == pytest.approx(1)
+    sizes = rows(tmp_path / "tables" / "sizes.csv")
+    held = [r for r in sizes if r["architecture"] == "looped" and r["parameters"]]
+    assert [float(r["parameters"]) for r in held] == [7, 7, 7, 7]
+    names = {"architectures", "architecture-gains", "sizes"}
+    assert names <= {path.stem for path in (tmp_path / "figures").glob("*.svg")}
 
 
 def test_every_figure_is_drawn_twice_more(folder):
