@@ -133,6 +133,18 @@ def test_the_interval_of_a_linear_parameter_is_students_over_the_seeds():
     np.testing.assert_allclose(found, (low, high), atol=0.02 * (high - low))
 
 
+@pytest.mark.slow
+def test_intervals_cover_the_planted_parameters():
+    covered = {"log": 0, "power": 0}
+    for key in range(100):
+        for name, parameter in (("log", 1), ("power", 2)):
+            found = fit(DEPTHS, planted(name, noise=2e-3, seeds=4, key=key), name)
+            low, high = list(found.intervals.values())[parameter]
+            covered[name] += low <= PLANTED[name][parameter] <= high
+    assert 89 <= covered["log"] <= 99
+    assert 89 <= covered["power"] <= 99
+
+
 def test_resampled_seeds_have_the_variance_of_their_mean():
     values = np.random.default_rng(0).normal(size=4)
     means = seed_resamples(4, 100_000) @ values / 3
