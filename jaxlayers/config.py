@@ -3,16 +3,29 @@
 from typing import Annotated, Literal
 
 import annotated_types
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
+LOOPED = "a core that loops in a pre-norm residual"
 Exponent = Annotated[float, annotated_types.Interval(ge=0, le=1)]
 
 
 class Architecture(BaseModel):
-    """A pre-norm decoder, but for its depth. GPT-2 and Llama are two of its settings.
+    """A decoder, but for its depth. Architectures of the literature are settings of these fields:
 
     GPT-2: norm="layer", positions="learned", mlp="gelu", bias=True, tied=True, branch_exponent=0.
     Llama: norm="rms", positions="rotary", mlp="swiglu", bias=False, branch_exponent=0.
+    DeepNet (2203.00555): residual="deepnorm", norm="layer", bias=True.
+    LayerNorm scaling (2502.05795): residual="pre-norm-scaled", branch_exponent=0.
+    Looped, weight-tied (2606.18524): core=1, or core=L and branch_exponent=0.5.
+    Gated recurrent (2608.15062): prelude=1, core=1, coda=1, gated=True.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -32,11 +45,27 @@ class Architecture(BaseModel):
     mlp: Literal["gelu", "swiglu"] = Field("gelu", description="the MLP's nonlinearity")
     bias: bool = Field(False, description="biases in the linear layers and in LayerNorm")
     tied: bool = Field(False, description="the read-out is the embedding transposed")
+    residual: Literal["pre-norm", "pre-norm-scaled", "post-norm", "deepnorm"] = Field(
+        "pre-norm", description="how a module's output joins the stream; see residual.py"
+    )
     branch_exponent: Exponent = Field(
         1.0,
-        description="a module's output is multiplied by depth^-this before it joins the stream; "
-        "at 1 one learning rate serves all depths (CompleteP, Dey et al. 2025), at 0 it is GPT-2's stream",
+        description="of pre-norm: a module's output is multiplied by blocks^-this before it joins the "
+        "stream; at 1 one learning rate serves all depths (CompleteP, Dey et al. 2025), at 0 it is GPT-2's",
     )
+    core: PositiveInt | None = Field(
+        None,
+        description="blocks that are applied in turn, again and again, until the depth is reached; "
+        "none: every block is applied once",
+    )
+    loop_exponent: Exponent = Field(
+        1.0, description="of a looped core: a module's output is multiplied by loops^-this as well"
+    )
+    gated: bool = Field(
+        False, description="each recurrence of the core starts from the prelude again and ends in a gate"
+    )
+    prelude: NonNegativeInt = Field(0, description="blocks before a gated core")
+    coda: NonNegativeInt = Field(0, description="blocks after a gated core")
     dtype: Literal["float32", "bfloat16", "float64"] = Field(
         "float32", description="of the computation; parameters are float32 (float64 for float64)"
     )
@@ -57,6 +86,35 @@ class Architecture(BaseModel):
                 f"is {self.head_width}: change width or heads, or set positions to learned"
             )
         return self
+
+    @model_validator(mode="after")
+    def _recurs_or_not(self) -> "Architecture":
+        """A field that the others leave without a meaning is refused, not ignored."""
+        pre_norm = self.residual.startswith("pre-norm")
+        for field, value, default, belongs, rule in [
+            ("branch_exponent", self.branch_exponent, 1, pre_norm, "a pre-norm residual"),
+            ("loop_exponent", self.loop_exponent, 1, pre_norm and self.core and not self.gated, LOOPED),
+            ("gated", self.gated, False, pre_norm and self.core, "a core, and of a pre-norm residual"),
+            ("prelude", self.prelude, 0, self.gated, "gated = true"),
+            ("coda", self.coda, 0, self.gated, "gated = true"),
+        ]:
+            if value != default and not belongs:
+                raise ValueError(
+                    f"{field} {value} is a choice of {rule}, but residual is {self.residual}, "
+                    f"core {self.core} and gated {self.gated}: leave {field} out, or change these"
+                )
+        return self
+
+    def check(self, depth: int) -> None:
+        """ValueError where the blocks do not come out at this depth."""
+        if self.core is None:
+            return
+        middle = depth - self.prelude - self.coda
+        if middle < self.core or middle % self.core:
+            raise ValueError(
+                f"depth {depth} is not prelude {self.prelude} + core {self.core} x n + coda {self.coda} "
+                "with one or more recurrences n: change the depth or one of the three"
+            )
 
     @property
     def head_width(self) -> int:
@@ -83,8 +141,35 @@ class ModelConfig(Architecture):
 
     vocabulary: PositiveInt = Field(description="token ids run from 0 to vocabulary - 1")
     length: PositiveInt = Field(description="the longest sequence, in tokens")
-    depth: PositiveInt = Field(description="blocks; each is one attention and one MLP")
+    depth: PositiveInt = Field(
+        description="blocks that a token passes; each is one attention and one MLP. A block of a core "
+        "counts as often as it is applied"
+    )
+
+    @model_validator(mode="after")
+    def _blocks_come_out(self) -> "ModelConfig":
+        self.check(self.depth)
+        return self
+
+    @property
+    def repeated(self) -> int:
+        """Blocks that are applied in turn `loops` times; with no core, all of them, once."""
+        return self.core or self.depth
+
+    @property
+    def loops(self) -> int:
+        return (self.depth - self.prelude - self.coda) // self.repeated
+
+    @property
+    def blocks(self) -> int:
+        """Blocks with parameters of their own."""
+        return self.prelude + self.repeated + self.coda
 
     @property
     def branch_scale(self) -> float:
-        return self.depth**-self.branch_exponent
+        """ε of x ← x + ε·module(norm x): 1/(N √L) for L blocks looped N times in 2606.18524.
+
+        The recurrences of a gated core do not add up, so their number does not count.
+        """
+        loops = 1 if self.gated else self.loops
+        return self.blocks**-self.branch_exponent * loops**-self.loop_exponent

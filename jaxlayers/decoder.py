@@ -1,17 +1,26 @@
 """The decoder: embed, blocks, read-out."""
 
-from typing import TypeVar
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, UInt32
 
 from jaxlayers.config import ModelConfig
 from jaxlayers.modules import MLP, Attention, Norm
-from jaxlayers.residual import LedgerStream, PreNorm, Stream
-
-AnyStream = TypeVar("AnyStream", Stream, LedgerStream)
+from jaxlayers.residual import (
+    QUIET,
+    RULES,
+    AnyStream,
+    Branch,
+    Keys,
+    Noise,
+    Position,
+    Recurrence,
+    Stream,
+    through,
+)
 
 UNROLLED = 8  # blocks: up to here an unrolled loop is faster on CPU and still compiles in seconds
 
@@ -20,11 +29,12 @@ class Block(nnx.Module):
     """Attention, then MLP, each on a residual branch of its own."""
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
-        self.attention = PreNorm(Attention(config, rngs), config)
-        self.mlp = PreNorm(MLP(config, rngs), config)
+        rule = RULES[config.residual]
+        self.attention = rule(Attention(config, rngs), config)
+        self.mlp = rule(MLP(config, rngs), config)
 
     @property
-    def branches(self) -> tuple[PreNorm, ...]:
+    def branches(self) -> tuple[Branch, ...]:
         return self.attention, self.mlp
 
 
@@ -50,17 +60,18 @@ class Embedding(nnx.Module):
 class Decoder(nnx.Module):
     """tokens [B, T] → logits [B, T, V]; position t sees the tokens up to t.
 
-    Parameters of the blocks are stacked: each leaf of `blocks` has a leading axis of length depth.
+    Parameters of the blocks are stacked: each leaf of `blocks` has a leading axis.
     """
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
         self.config = config
         self.embedding = Embedding(config, rngs)
-        self.blocks = nnx.vmap(lambda each: Block(config, each))(rngs.split(config.depth))
+        self.blocks = nnx.vmap(lambda each: Block(config, each))(rngs.split(config.blocks))
         self.norm = Norm(config)
         shape, dtype = (config.width, config.vocabulary), config.parameter_dtype
         unembedding = nnx.initializers.lecun_normal()(rngs.params(), shape, dtype)
         self.unembedding = None if config.tied else nnx.Param(unembedding)
+        self.recurrence = Recurrence(config, rngs) if config.gated else None
 
     def __call__(
         self, tokens: Int[Array, "B T"], keep: Float[Array, " M"] | None = None
@@ -75,28 +86,62 @@ class Decoder(nnx.Module):
         return self.read_out(self.hidden(tokens, keep))
 
     def hidden(
-        self, tokens: Int[Array, "B T"], keep: Float[Array, " M"] | None = None
+        self,
+        tokens: Int[Array, "B T"],
+        keep: Float[Array, " M"] | None = None,
+        noise: UInt32[Array, " B"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """The residual stream after the last block."""
-        x = self.embedding(tokens)
-        if keep is None:
-            return self.through_blocks(Stream(x)).x
-        keep = keep.astype(x.dtype)
-        return self.through_blocks(Stream(keep[0] * x), keep[1:].reshape(-1, 2)).x
+        """The residual stream after the last block.
 
-    def through_blocks(self, stream: AnyStream, keep: Float[Array, "L 2"] | None = None) -> AnyStream:
+        Args:
+            noise: in training, what the randomness of each sequence is drawn from; none: there is none.
+        """
+        x = self.embedding(tokens)
+        keys = None if noise is None else jax.vmap(jax.random.key)(noise)
+        if keep is None:
+            return self.through_blocks(Stream(x), keys=keys).x
+        keep = keep.astype(x.dtype)
+        return self.through_blocks(Stream(keep[0] * x), keep[1:].reshape(-1, 2), keys).x
+
+    def through_blocks(
+        self, stream: AnyStream, keep: Float[Array, "L 2"] | None = None, keys: Keys | None = None
+    ) -> AnyStream:
         """The depth loop: the forward pass and the ledger are the same loop over different streams."""
+        config, recurrence = self.config, self.recurrence
         structure, stacked = nnx.split(self.blocks)
+        unroll = jax.default_backend() == "cpu" and config.depth <= UNROLLED
 
         def step(stream, each):
-            parameters, keep = each
+            parameters, at, keep = each
             for i, branch in enumerate(nnx.merge(structure, parameters).branches):
-                stream = stream.through(branch, None if keep is None else keep[i])
+                stream = through(stream, branch, at, None if keep is None else keep[i])
             return stream, None
 
-        depth = self.config.depth
-        unroll = depth if jax.default_backend() == "cpu" and depth <= UNROLLED else 1
-        return jax.lax.scan(step, stream, (stacked, keep), unroll=unroll)[0]
+        def apply(stream: AnyStream, first: int, count: int, at: Position) -> AnyStream:
+            """`count` blocks in turn, the first of which is applied as number `at` of all."""
+            if not count:
+                return stream
+            parameters = jax.tree.map(lambda leaf: leaf[first : first + count], stacked)
+            places = at + jnp.arange(count)
+            each = parameters, places, None if keep is None else keep[places]
+            return jax.lax.scan(step, stream, each, unroll=unroll)[0]
+
+        start = apply(stream, 0, config.prelude, 0)
+
+        def recur(stream, r):
+            at = config.prelude + r * config.repeated
+            core = partial(apply, first=config.prelude, count=config.repeated, at=at)
+            if recurrence is None:
+                return core(stream), None
+            noise = QUIET if keys is None else Noise.drawn(keys, r, config.loops, stream.x)
+            o = core(stream.by(partial(recurrence.enter, noise=noise), start))
+            return stream.by(partial(recurrence.leave, noise=noise), o, start), None
+
+        if config.loops == 1:
+            stream, _ = recur(start, 0)
+        else:
+            stream, _ = jax.lax.scan(recur, start, jnp.arange(config.loops), unroll=unroll)
+        return apply(stream, config.blocks - config.coda, config.coda, config.depth - config.coda)
 
     def head(self) -> Float[Array, "D V"]:
         """The unembedding."""
@@ -107,3 +152,16 @@ class Decoder(nnx.Module):
         head = self.head()[:, :classes].astype(x.dtype)
         logits = self.norm(x).reshape(-1, x.shape[-1]) @ head
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32)).reshape(*x.shape[:2], -1)
+
+
+def reconfigured(model: Decoder, **changes) -> Decoder:
+    """The same parameters in a model of another config: computed more finely, or with more recurrences.
+
+    ValueError where the other config has parameters of other shapes.
+    """
+    config = ModelConfig(**dict(model.config) | changes)
+    structure, shapes = nnx.split(nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0))))
+    parameters = nnx.state(model)
+    if jax.tree.map(jnp.shape, shapes) != jax.tree.map(jnp.shape, parameters):
+        raise ValueError(f"{changes} give the model parameters of other shapes: train another one")
+    return nnx.merge(structure, parameters)

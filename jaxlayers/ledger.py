@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxlayers.config import ModelConfig
-from jaxlayers.decoder import Decoder
+from jaxlayers.decoder import Decoder, reconfigured
 from jaxlayers.residual import LedgerStream
 
 Granularity = Literal["block", "module", "head"]
@@ -71,9 +71,7 @@ def full_precision(model: Decoder) -> Decoder:
     """The same parameters, computing in float32 where the model was trained in bfloat16."""
     if model.config.dtype != "bfloat16":
         return model
-    config = model.config.model_copy(update={"dtype": "float32"})
-    structure = nnx.graphdef(nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0))))
-    return nnx.merge(structure, nnx.state(model))
+    return reconfigured(model, dtype="float32")
 
 
 @partial(jax.jit, static_argnums=(0, 3))

@@ -1,44 +1,169 @@
 """How a module's output joins the residual stream, stated once.
 
-A rule is `join(x, update, freeze)`. It may compute statistics of the stream, and passes them through
-`freeze`; once they are frozen it is affine in (x, update). From this one statement follow both
+A rule is a function of streams, such as `join(x, update, freeze)`. It may compute statistics of them,
+and passes these through `freeze`; once they are frozen it is affine. From this one statement follow both
 
-- the forward pass: join with live statistics, and
-- the ledger: the derivative of join with frozen statistics (`jax.lax.stop_gradient`). Of an affine
-  map the derivative is exact, so the entries sum to the stream at every step.
+- the forward pass: the rule with live statistics, and
+- the ledger: the derivative of the rule with frozen statistics (`jax.lax.stop_gradient`). Of an affine
+  map the derivative is exact, so the entries sum to the stream at every step. A module's update is a
+  stream too, whose ledger has entries for what that module wrote alone.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial, reduce
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Key
 
 from jaxlayers.config import ModelConfig
-from jaxlayers.modules import Norm
+from jaxlayers.modules import Module, Norm
 from jaxlayers.modules.norm import Freeze, live
 
-Keep = Float[Array, ""]
+Scalar = Float[Array, ""]
+Keys = Key[Array, " B"]  # one a sequence, so that its noise does not depend on how a batch is split
+Rule = Callable[..., Float[Array, "B T D"]]
+Position = Int[Array, ""] | int  # of a block among all that are applied, from 0
 
 
-class PreNorm(nnx.Module):
-    """x ← x + depth^-exponent · module(norm(x))."""
+class Branch(nnx.Module):
+    """A module and the rule by which it reads the stream and writes to it."""
 
-    def __init__(self, module: nnx.Module, config: ModelConfig):
+    def __init__(self, module: Module, config: ModelConfig):
         self.norm = Norm(config)
         self.module = module
-        self.scale = config.branch_scale
 
-    def read(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        """What the module is given."""
-        return self.norm(x)
+    def read(self, x: Float[Array, "B T D"], at: Position) -> Float[Array, "B T D"]:
+        """What the module is given, in the block at a position."""
+        raise NotImplementedError
 
     def join(
         self, x: Float[Array, "B T D"], update: Float[Array, "B T D"], freeze: Freeze = live
     ) -> Float[Array, "B T D"]:
+        """The stream after the module."""
+        raise NotImplementedError
+
+
+class PreNorm(Branch):
+    """x ← x + ε · module(norm x); ε is the config's branch_scale."""
+
+    def __init__(self, module: Module, config: ModelConfig):
+        super().__init__(module, config)
+        self.scale = config.branch_scale
+
+    def read(self, x, at):
+        return self.norm(x)
+
+    def join(self, x, update, freeze=live):
         return x + self.scale * update
+
+
+class ScaledPreNorm(PreNorm):
+    """x ← x + ε · module(norm(x) / √ℓ) in the ℓ-th block, from 1 (LayerNorm scaling, 2502.05795)."""
+
+    def read(self, x, at):
+        return self.norm(x) * jnp.asarray(at + 1, x.dtype) ** -0.5
+
+
+class PostNorm(Branch):
+    """x ← norm(α x + module(x)) with α = 1 (Vaswani et al. 2017)."""
+
+    alpha = 1.0
+
+    def read(self, x, at):
+        return x
+
+    def join(self, x, update, freeze=live):
+        return self.norm(self.alpha * x + update, freeze)
+
+
+class DeepNorm(PostNorm):
+    """Post-norm with α = (2L)^¼; weights in which the update is linear start (8L)^-¼ times as large.
+
+    For L blocks of a decoder on its own: Wang et al. 2022, 2203.00555, figure 2.
+    """
+
+    def __init__(self, module: Module, config: ModelConfig):
+        super().__init__(module, config)
+        self.alpha = (2 * config.depth) ** 0.25
+        module.scale_start((8 * config.depth) ** -0.25)
+
+
+RULES: dict[str, type[Branch]] = {
+    "pre-norm": PreNorm,
+    "pre-norm-scaled": ScaledPreNorm,
+    "post-norm": PostNorm,
+    "deepnorm": DeepNorm,
+}
+
+
+class Noise(NamedTuple):
+    """What training adds in one recurrence; by default nothing."""
+
+    stream: Float[Array, "B T D"] | float = 0.0
+    gate: Float[Array, "B T D"] | float = 0.0
+
+    @classmethod
+    def drawn(cls, keys: Keys, r: Position, loops: int, like: Float[Array, "B T D"]) -> "Noise":
+        """In recurrence r of `loops`. Each sequence has a number of recurrences of its own, uniform from
+        1 to `loops`; after them its gate is shut, which is noise of ∞."""
+
+        def normal(key: Key[Array, ""], which: int) -> Float[Array, "T D"]:
+            key = jax.random.fold_in(jax.random.fold_in(key, r), which)
+            return 0.1 * jax.random.normal(key, like.shape[1:], like.dtype)
+
+        def of_sequence(key: Key[Array, ""]) -> tuple[Float[Array, "T D"], Float[Array, "T D"]]:
+            own = jax.random.randint(jax.random.fold_in(key, loops), (), 1, loops + 1)
+            return normal(key, 0), jnp.where(r < own, normal(key, 1), jnp.inf)
+
+        return cls(*jax.vmap(of_sequence)(keys))
+
+
+QUIET = Noise()
+
+
+class Recurrence(nnx.Module):
+    """The two ends of one recurrence of a gated core (2608.15062).
+
+    h̃ = W [h + ε; start];  o = core(h̃);  g = σ(f([norm h; norm start]) + ε');  h ← g ⊙ h + (1 − g) ⊙ o
+
+    `start` is the stream that the prelude leaves, f an MLP of two layers and a SiLU, whose last bias
+    starts at 4, so that little changes at first. ε and ε' are noise of training, N(0, 0.1²).
+    """
+
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
+        D = config.width
+        layer = partial(nnx.Linear, dtype=config.dtype, param_dtype=config.parameter_dtype, rngs=rngs)
+        self.inject = layer(2 * D, D, use_bias=False)
+        self.norm, self.start_norm = Norm(config), Norm(config)
+        self.gate_in = layer(2 * D, D)
+        self.gate_out = layer(D, D, bias_init=nnx.initializers.constant(4.0))
+
+    def enter(
+        self,
+        h: Float[Array, "B T D"],
+        start: Float[Array, "B T D"],
+        freeze: Freeze = live,
+        noise: Noise = QUIET,
+    ) -> Float[Array, "B T D"]:
+        """What the core is given."""
+        return self.inject(jnp.concatenate([h + noise.stream, start], -1))
+
+    def leave(
+        self,
+        h: Float[Array, "B T D"],
+        o: Float[Array, "B T D"],
+        start: Float[Array, "B T D"],
+        freeze: Freeze = live,
+        noise: Noise = QUIET,
+    ) -> Float[Array, "B T D"]:
+        """The stream after the recurrence; the gate is a frozen coefficient."""
+        hidden = jax.nn.silu(self.gate_in(jnp.concatenate([self.norm(h), self.start_norm(start)], -1)))
+        gate = freeze(jax.nn.sigmoid(self.gate_out(hidden) + noise.gate))
+        return gate * h + (1 - gate) * o
 
 
 @jax.tree_util.register_dataclass
@@ -48,10 +173,14 @@ class Stream:
 
     x: Float[Array, "B T D"]
 
-    def through(self, branch: PreNorm, keep: Keep | None = None) -> "Stream":
-        """After one more module, whose output counts `keep` times (none: once)."""
-        update = branch.module(branch.read(self.x))
-        return Stream(branch.join(self.x, update if keep is None else keep * update))
+    def by(self, rule: Rule, *others: "Stream") -> "Stream":
+        """What a rule makes of this stream and others."""
+        return Stream(rule(self.x, *(other.x for other in others)))
+
+    def written(self, module: Module, h: Float[Array, "B T D"], keep: Scalar | None) -> "Stream":
+        """What a module writes, as a stream; it counts `keep` times (none: once)."""
+        update = module(h)
+        return Stream(update if keep is None else keep * update)
 
 
 @jax.tree_util.register_dataclass
@@ -61,20 +190,34 @@ class LedgerStream:
 
     x: Float[Array, "B T D"]
     entries: Float[Array, "K B T D"]  # zero where nothing is written yet
-    written: Int[Array, ""]
-    parts: Callable[[nnx.Module, jax.Array], jax.Array] = field(metadata={"static": True})
+    count: Int[Array, ""]  # of entries that are written
+    parts: Callable[[Module, jax.Array], jax.Array] = field(metadata={"static": True})
     # what a module writes, whole or finer: [P B T D]
 
-    def through(self, branch: PreNorm, keep: Keep | None = None) -> "LedgerStream":
-        parts = self.parts(branch.module, branch.read(self.x))
+    def by(self, rule: Rule, *others: "LedgerStream") -> "LedgerStream":
+        streams = (self, *others)
+        x, derivative = jax.linearize(
+            partial(rule, freeze=jax.lax.stop_gradient), *(stream.x for stream in streams)
+        )
+        entries = jax.vmap(derivative)(*(stream.entries for stream in streams))
+        constant = x - derivative(*(stream.x for stream in streams))  # a β, credited to what is new
+        count = reduce(jnp.maximum, (stream.count for stream in streams))
+        k = jnp.arange(len(entries))
+        new = ((self.count <= k) & (k < count)).astype(x.dtype)
+        share = new / jnp.maximum(new.sum(), 1)
+        return LedgerStream(x, entries + share[:, None, None, None] * constant, count, self.parts)
+
+    def written(self, module: Module, h: Float[Array, "B T D"], keep: Scalar | None) -> "LedgerStream":
+        parts = self.parts(module, h)
         if keep is not None:
             parts = keep * parts
-        update, nothing = parts.sum(0), jnp.zeros_like(self.x)
-        x, derivative = jax.linearize(
-            lambda x, u: branch.join(x, u, freeze=jax.lax.stop_gradient), self.x, update
-        )
-        constant = (x - derivative(self.x, update)) / len(parts)  # a β, credited to the new member
-        earlier = jax.vmap(lambda entry: derivative(entry, nothing))(self.entries)
-        new = jax.vmap(lambda part: derivative(nothing, part) + constant)(parts)
-        entries = jax.lax.dynamic_update_slice_in_dim(earlier, new, self.written, 0)
-        return LedgerStream(x, entries, self.written + len(parts), self.parts)
+        entries = jax.lax.dynamic_update_slice_in_dim(jnp.zeros_like(self.entries), parts, self.count, 0)
+        return LedgerStream(parts.sum(0), entries, self.count + len(parts), self.parts)
+
+
+AnyStream = TypeVar("AnyStream", Stream, LedgerStream)
+
+
+def through(stream: AnyStream, branch: Branch, at: Position, keep: Scalar | None = None) -> AnyStream:
+    """The stream after one more module."""
+    return stream.by(branch.join, stream.written(branch.module, branch.read(stream.x, at), keep))

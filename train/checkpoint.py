@@ -1,11 +1,12 @@
 """Saving and restoring what training carries, with orbax."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 import orbax.checkpoint as ocp
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from jaxlayers.refusal import Refusal
 from train.config import GroupConfig, differences
@@ -21,6 +22,8 @@ def claim(folder: Path, group: GroupConfig) -> None:
     if path.exists():
         try:
             found = json.loads(path.read_text())
+            with suppress(ValidationError):  # a key that has been added since has its default
+                found = json.loads(GroupConfig.model_validate(found).model_dump_json())
         except ValueError:
             raise Refusal(f"{path} is not readable as JSON: restore it, or move {folder} away") from None
         if changed := differences(found, config):

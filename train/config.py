@@ -83,6 +83,16 @@ class SweepConfig(Strict):
                 raise ValueError(f"{key} is empty: add a table [{key}.NAME]")
         return self
 
+    @model_validator(mode="after")
+    def _blocks_come_out(self) -> "SweepConfig":
+        for name, architecture in self.architectures.items():
+            for depth in self.depths:
+                try:
+                    architecture.check(depth)
+                except ValueError as error:
+                    raise ValueError(f"architectures.{name}: {error}") from None
+        return self
+
     @property
     def path(self) -> Path:
         return self.folder / self.name

@@ -81,7 +81,7 @@ class Trainer:
     def sums(self, parameters: Parameters, batch: Batch) -> Sums:
         """Of this device's share of a batch; labels are among the first `classes` of the vocabulary."""
         model = self.model(parameters)
-        logits = model.read_out(model.hidden(batch["tokens"]), self.classes)
+        logits = model.read_out(model.hidden(batch["tokens"], noise=batch.get("noise")), self.classes)
         loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
         correct = logits.argmax(-1) == batch["labels"]
         weights = batch["weights"]
@@ -123,8 +123,10 @@ def is_matrix(parameters: Parameters) -> Parameters:
 def training_flops(config: ModelConfig, classes: int, tokens: int) -> float:
     """Floating-point operations of training on so many tokens: a multiplication and an addition for each
     weight and token, the same for each pair of positions in attention (causal: half of them count), and
-    twice the forward pass for the backward pass (Kaplan et al. 2020)."""
+    twice the forward pass for the backward pass (Kaplan et al. 2020). A gated core is counted in full for
+    all recurrences, since all are computed whatever number a sequence draws."""
     kv = config.key_value_heads * config.head_width
     attention = config.width * (2 * config.width + 2 * kv) + config.width * (config.length + 1)
     mlp = config.width * config.hidden * (2 if config.mlp == "gelu" else 3)
-    return 6.0 * tokens * (config.depth * (attention + mlp) + config.width * classes)
+    gates = config.loops * 5 * config.width**2 if config.gated else 0
+    return 6.0 * tokens * (config.depth * (attention + mlp) + gates + config.width * classes)

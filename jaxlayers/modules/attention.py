@@ -27,6 +27,12 @@ class Attention(nnx.Module):
         self.qkv = linear(config.width, columns, config, rngs)
         self.out = linear(config.width, config.width, config, rngs)
 
+    def scale_start(self, factor: float) -> None:
+        """Multiplies the weights that the output is linear in: values and out, not queries and keys."""
+        values = (self.config.heads + self.config.key_value_heads) * self.config.head_width
+        self.qkv.kernel[...] = self.qkv.kernel[...].at[:, values:].multiply(factor)
+        self.out.kernel[...] *= factor
+
     def mix(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """What each head gathers from the past, the heads side by side."""
         B, T, D = x.shape

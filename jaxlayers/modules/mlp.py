@@ -17,6 +17,11 @@ class MLP(nnx.Module):
         self.inner = linear(config.width, config.hidden * (2 if self.gated else 1), config, rngs)
         self.out = linear(config.hidden, config.width, config, rngs)
 
+    def scale_start(self, factor: float) -> None:
+        """Multiplies the weights of both layers."""
+        self.inner.kernel[...] *= factor
+        self.out.kernel[...] *= factor
+
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         hidden = self.inner(x.reshape(-1, x.shape[-1]))  # two dimensions: see Attention.mix
         if self.gated:

@@ -16,6 +16,31 @@ from jaxlayers import ModelConfig
             "rotary positions need an even head width, but width 12 / heads 4 is 3: "
             "change width or heads, or set positions to learned",
         ),
+        (
+            dict(residual="post-norm", branch_exponent=0.5),
+            "branch_exponent 0.5 is a choice of a pre-norm residual, but residual is post-norm, core None "
+            "and gated False: leave branch_exponent out, or change these",
+        ),
+        (
+            dict(loop_exponent=0.5),
+            "loop_exponent 0.5 is a choice of a core that loops in a pre-norm residual",
+        ),
+        (
+            dict(loop_exponent=0.5, core=1, residual="deepnorm"),
+            "but residual is deepnorm, core 1 and gated False",
+        ),
+        (dict(loop_exponent=0.5, core=1, gated=True), "but residual is pre-norm, core 1 and gated True"),
+        (dict(gated=True), "gated True is a choice of a core, and of a pre-norm residual"),
+        (dict(gated=True, core=1, residual="post-norm"), "but residual is post-norm, core 1 and gated True"),
+        (dict(prelude=1), "prelude 1 is a choice of gated = true"),
+        (dict(coda=1, core=1), "coda 1 is a choice of gated = true"),
+        (
+            dict(gated=True, prelude=1, core=1, coda=1, depth=2),  # no recurrences
+            "depth 2 is not prelude 1 + core 1 x n + coda 1 with one or more recurrences n: "
+            "change the depth or one of the three",
+        ),
+        (dict(core=3, depth=8), "depth 8 is not prelude 0 + core 3 x n + coda 0"),
+        (dict(core=2, depth=1), "depth 1 is not prelude 0 + core 2 x n + coda 0"),
     ],
 )
 def test_what_does_not_fit_together_is_named_with_its_numbers(config, fields, sentence):
@@ -41,6 +66,9 @@ def test_an_odd_head_width_is_fine_where_nothing_rotates(config):
         ("norm_epsilon", 0.0, "greater than 0"),
         ("norm_epsilon", float("inf"), "finite number"),
         ("branch_exponent", 1.5, "less than or equal to 1"),
+        ("residual", "sandwich", "'pre-norm', 'pre-norm-scaled', 'post-norm' or 'deepnorm'"),
+        ("core", 0, "greater than 0"),
+        ("prelude", -1, "greater than or equal to 0"),
         ("norm", "batch", "'rms' or 'layer'"),
         ("dtype", "float16", "'float32', 'bfloat16' or 'float64'"),
     ],

@@ -4,13 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxlayers import Decoder, ledger
 from jaxlayers.ledger import Member
-from jaxlayers.modules import Attention
-from jaxlayers.modules.norm import live
-from jaxlayers.residual import LedgerStream, PreNorm, Stream
+from jaxlayers.residual import LedgerStream
 
 OPTIONS = dict(
     norm=["rms", "layer"],
@@ -160,91 +157,6 @@ def test_with_epsilon_the_full_sum_renormalises_to_the_logits(random_model, toke
 
     assert_close(read(np.sqrt(power + np.asarray(found.epsilon))), model(tokens), 1e-12)
     assert np.abs(read(np.sqrt(power)) - model(tokens)).max() > 0.01
-
-
-class Normalised(PreNorm):
-    """x ← norm(a·x + b·update): post-norm for a = b = 1, DeepNorm (Wang et al. 2022) for a = (2L)^¼."""
-
-    a, b = 1.0, 1.0
-
-    def read(self, x):
-        return x
-
-    def join(self, x, update, freeze=live):
-        return self.norm(self.a * x + self.b * update, freeze)
-
-    def by_hand(self, entries, x, parts):
-        joined = self.a * x + self.b * parts.sum(0)
-        entries = np.concatenate([self.a * entries, self.b * parts])
-        sigma, shift = np.sqrt(np.mean(joined**2, -1, keepdims=True) + 1e-6), 0
-        if self.norm.centred:
-            entries = entries - entries.mean(-1, keepdims=True)
-            sigma = np.sqrt(joined.var(-1, keepdims=True) + 1e-6)
-            shift = np.asarray(self.norm.shift[...]) / len(parts)
-        entries = np.asarray(self.norm.scale[...]) * entries / sigma
-        entries[-len(parts) :] += shift
-        return entries
-
-
-class DeepNorm(Normalised):
-    a = 4**0.25
-
-
-class Gated(PreNorm):
-    """x ← g ⊙ x + (1 − g) ⊙ update, where the gate g = sigmoid(γ ⊙ x) is frozen."""
-
-    def join(self, x, update, freeze=live):
-        gate = freeze(jax.nn.sigmoid(self.norm.scale[...] * x))
-        return gate * x + (1 - gate) * update
-
-    def by_hand(self, entries, x, parts):
-        gate = 1 / (1 + np.exp(-np.asarray(self.norm.scale[...]) * x))
-        return np.concatenate([gate * entries, (1 - gate) * parts])
-
-
-class Reinjected(PreNorm):
-    """x ← W x + update: a linear map on the stream."""
-
-    def join(self, x, update, freeze=live):
-        return x @ self.module.out.kernel[...] + update
-
-    def by_hand(self, entries, x, parts):
-        return np.concatenate([entries @ np.asarray(self.module.out.kernel[...]), parts])
-
-
-class TestOtherResidualRules:
-    """The ledger follows from any rule that is affine once its statistics are frozen."""
-
-    @pytest.fixture
-    def start(self, tokens, float64, eager):
-        return jnp.asarray(np.random.default_rng(3).normal(size=(2, 6, 16)))
-
-    def branch(self, rule, config, seed):
-        branch = rule(Attention(config, nnx.Rngs(0)), config)
-        draw = np.random.default_rng(seed)
-        state = jax.tree.map(lambda leaf: jnp.asarray(0.5 * draw.normal(size=leaf.shape)), nnx.state(branch))
-        nnx.update(branch, state)
-        return branch
-
-    @pytest.mark.parametrize("norm", ["rms", "layer"])
-    @pytest.mark.parametrize("rule", [Normalised, DeepNorm, Gated, Reinjected])
-    def test_entries_are_those_by_hand(self, config, start, rule, norm):
-        """Three attentions in a row, by head."""
-        fields = config(norm=norm, bias=True, dtype="float64")
-        plain = Stream(start)
-        kept = LedgerStream(
-            start, jnp.zeros((13, 2, 6, 16)).at[0].set(start), jnp.int32(1), lambda m, h: m.parts(h)
-        )
-        by_hand = np.asarray(start)[None]
-        for branch in (self.branch(rule, fields, seed) for seed in range(3)):
-            parts = np.asarray(branch.module.parts(branch.read(plain.x)))
-            by_hand = branch.by_hand(by_hand, np.asarray(plain.x), parts)
-            plain, kept = plain.through(branch), kept.through(branch)
-            assert_close(kept.x, plain.x, 1e-12)
-            assert_close(kept.entries.sum(0), plain.x, 1e-12)
-            assert kept.written == len(by_hand)
-            assert_close(kept.entries[: len(by_hand)], by_hand, 1e-12)
-            assert (kept.entries[len(by_hand) :] == 0).all()
 
 
 def test_a_ledger_of_kept_modules_sums_to_their_stream(random_model, tokens, float64, eager):

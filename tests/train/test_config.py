@@ -1,5 +1,6 @@
 """What a user may write wrong, and the sentence that each gets."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,7 @@ def test_what_is_not_given_has_its_default_and_what_is_given_counts(tmp_path):
         ('name = "s"', 'name = "../s"', "name: String should match pattern"),
         ("[optimiser]", "[cadence]\ndispatch = 7\n[optimiser]", "cadence: validate_every 100 is not a"),
         ("[tasks.words]", "[tasks.words", "not TOML"),
+        ("[optimiser]", "[architectures.loops]\ncore = 3\n[optimiser]", "architectures.loops: depth 1 is"),
     ],
 )  # fmt: skip
 def test_refused_with_the_key(refusal, old, new, sentence):
@@ -88,6 +90,19 @@ def test_a_folder_of_other_values_is_refused_and_kept(group, tmp_path):
         claim(tmp_path, other)
     assert (tmp_path / "config.json").read_text() == before
     claim(tmp_path, group)  # the same again is welcome
+
+
+def test_a_key_added_since_has_its_default(group, tmp_path):
+    """A folder that an older version wrote is still its group's, unless the new key has another value."""
+    claim(tmp_path, group)
+    path = tmp_path / "config.json"
+    older = json.loads(path.read_text())
+    del older["architecture"]["residual"]
+    path.write_text(json.dumps(older))
+    claim(tmp_path, group)
+    deepnorm = group.architecture.model_copy(update={"residual": "deepnorm"})
+    with pytest.raises(Refusal, match=r"other values of architecture.residual:"):
+        claim(tmp_path, group.model_copy(update={"architecture": deepnorm}))
 
 
 def test_a_torn_config_is_refused(group, tmp_path):

@@ -32,9 +32,11 @@ def run(trainer, stacked) -> tuple[State, object]:
     return parallel.first(state), parallel.first(metrics)
 
 
-def test_two_devices_equal_one(group, task, float64, monkeypatch):
-    """Weights differ between the halves of a batch, so that a mean of the devices' means would be wrong."""
-    trainer = trainer_of(group, task, dtype="float64")
+@pytest.mark.parametrize("architecture", [{}, dict(gated=True, core=1)], ids=["pre-norm", "gated"])
+def test_two_devices_equal_one(group, task, float64, monkeypatch, architecture):
+    """Weights differ between the halves of a batch, so that a mean of the devices' means would be wrong.
+    A sequence's noise is its own, on whichever device it is."""
+    trainer = trainer_of(group, task, dtype="float64", **architecture)
     stacked = batches(task, 3)
     stacked["weights"] = np.where(np.arange(8)[:, None] < 2, 0.0, stacked["weights"])
     assert parallel.count() == 2
@@ -82,6 +84,16 @@ def test_a_step_is_the_update_of_the_mean_loss(group, task, float64):
     )
 
 
+def test_noise_is_of_training_alone(group, task):
+    trainer = trainer_of(group, task, gated=True, core=1)
+    parameters = jax.jit(trainer.start)(0).parameters
+    (training,), (test, *_) = (jax.tree.map(lambda leaf: leaf[0], batches(task, 1)),), task.evaluation("test")
+    losses = jax.jit(lambda batch: trainer.sums(parameters, batch).loss)
+    other = {**training, "noise": training["noise"] + 1}
+    assert losses(training) != losses(other)
+    assert "noise" not in test
+
+
 def test_only_matrices_decay(group, task):
     group = group.model_copy(update={"optimiser": Optimiser(warmup=0)})
     trainer = trainer_of(group, task, norm="layer", bias=True, positions="learned")
@@ -117,11 +129,15 @@ def product_flops(jaxpr) -> int:
     return total
 
 
-@pytest.mark.parametrize("mlp", ["gelu", "swiglu"])
-def test_training_flops_are_those_of_the_products(mlp):
+@pytest.mark.parametrize(
+    "fields",
+    [dict(mlp="gelu"), dict(mlp="swiglu"), dict(core=1), dict(gated=True, prelude=1, core=1)],
+    ids=["gelu", "swiglu", "looped", "gated"],
+)
+def test_training_flops_are_those_of_the_products(fields):
     """The program computes the whole square of attention's pairs, of which the causal half is counted."""
     config = ModelConfig(
-        vocabulary=40, length=32, depth=3, width=64, heads=4, kv_heads=2, mlp=mlp, mlp_width=96
+        vocabulary=40, length=32, depth=3, width=64, heads=4, kv_heads=2, mlp_width=96, **fields
     )
     structure, parameters = nnx.split(Decoder(config, nnx.Rngs(0)))
     tokens = jnp.zeros((4, 32), jnp.int32)

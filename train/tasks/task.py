@@ -4,11 +4,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, TypedDict
+from typing import Annotated, NotRequired, TypedDict
 
 import grain
 import numpy as np
-from jaxtyping import Float32, Int32, Integer
+from jaxtyping import Float32, Int32, Integer, UInt32
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
 
@@ -29,6 +29,7 @@ class Batch(TypedDict):
     tokens: Int32[np.ndarray, "B T"]
     labels: Int32[np.ndarray, "B T"]
     weights: Float32[np.ndarray, "B T"]
+    noise: NotRequired[UInt32[np.ndarray, " B"]]  # in training: what a model's own randomness is drawn from
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,9 @@ class Task:
 
         def batch(step: int) -> Batch:
             epochs, places = np.divmod(step * self.batch + np.arange(self.batch), len(rows))
-            return rows.take(np.concatenate([order(int(e))[places[epochs == e]] for e in np.unique(epochs)]))
+            taken = rows.take(np.concatenate([order(int(e))[places[epochs == e]] for e in np.unique(epochs)]))
+            noise = np.random.default_rng((seed, step, 1)).integers(2**32, size=self.batch, dtype=np.uint32)
+            return Batch(**taken, noise=noise)
 
         return grain.MapDataset.range(sys.maxsize).map(batch)
 

@@ -47,6 +47,17 @@ def test_epochs_and_seeds_have_orders_of_their_own():
     assert len(orders) == 25
 
 
+def test_every_row_of_every_step_and_seed_has_noise_of_its_own():
+    noise = np.stack(
+        [numbered(30, 8).training(seed)[step]["noise"] for seed in range(9) for step in range(9)]
+    )
+    assert noise.dtype == np.uint32
+    assert noise.shape == (81, 8)
+    assert len(np.unique(noise)) == 81 * 8
+    np.testing.assert_allclose(noise.mean() / 2**32, 0.5, atol=0.05)
+    assert "noise" not in numbered(30, 8).evaluation("validation")[0]
+
+
 def test_training_does_not_end():
     data = numbered(30, 30).training(0)
     orders = {tuple(row_numbers([data[epoch]])) for epoch in (0, 10**6, 10**9, 10**12, 10**15)}
@@ -59,6 +70,7 @@ def test_a_batch_holds_whole_rows_in_the_types_of_a_model():
         "tokens": ((4, 3), np.int32),
         "labels": ((4, 3), np.int32),
         "weights": ((4, 3), np.float32),
+        "noise": ((4,), np.uint32),
     }
     assert np.array_equal(batch["labels"], batch["tokens"] + 1)
     assert np.array_equal(np.diff(batch["tokens"]), np.ones((4, 2)))
