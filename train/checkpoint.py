@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from jaxlayers.refusal import Refusal
 from train.config import GroupConfig, differences
+from train.files import written_whole
 from train.step import State
 
 CONFIG = "config.json"
@@ -36,11 +37,8 @@ def claim(folder: Path, group: GroupConfig) -> None:
 
 
 def write_json(path: Path, model: BaseModel) -> None:
-    """Whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(model.model_dump_json(indent=2) + "\n")
-    part.replace(path)
+    with written_whole(path) as file:
+        file.write(model.model_dump_json(indent=2) + "\n")
 
 
 def saved(folder: Path) -> int:

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from train.files import written_whole
+
 FILE = "metrics.jsonl"
 
 
@@ -18,9 +20,8 @@ class Metrics:
         """Drops what was written after the step from which training goes on."""
         path = folder / FILE
         kept = [line for line in lines(path) if line["step"] <= resumed]
-        part = path.with_suffix(".part")
-        part.write_text("".join(map(encode, kept)))
-        part.replace(path)
+        with written_whole(path) as file:
+            file.writelines(map(encode, kept))
         self.file = path.open("a")
 
     def __enter__(self) -> "Metrics":
@@ -55,9 +56,7 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
 def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
     """A table with a column for each key of any row."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    part = path.with_suffix(".part")
-    with part.open("w", newline="") as file:
+    with written_whole(path) as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
         writer.writerows(rows)
-    part.replace(path)

@@ -1,6 +1,7 @@
 """All the groups of a sweep, one after another; what is finished is left alone."""
 
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import jax
@@ -13,6 +14,7 @@ from jaxlayers.refusal import Refusal
 from train import parallel
 from train.checkpoint import Checkpoints, claim, saved, write_json
 from train.config import GroupConfig, SweepConfig
+from train.files import held
 from train.loop import train
 from train.metrics import FILE, lines, write_csv
 from train.progress import Progress, duration
@@ -32,10 +34,18 @@ def run(sweep: SweepConfig, console: Console, cache: Path = CACHE) -> None:
                 f"{parallel.count()}: change one of the two"
             )
     tasks = {name: load(config, cache) for name, config in sweep.tasks.items()}
-    for group in groups:
-        claim(sweep.path / group.path, group)
-    write_json(sweep.path / SWEEP, sweep)
+    with ExitStack() as holding:
+        for group in groups:
+            holding.enter_context(held(sweep.path / group.path))
+            claim(sweep.path / group.path, group)
+        write_json(sweep.path / SWEEP, sweep)
+        train_groups(sweep, groups, tasks, console)
 
+
+def train_groups(
+    sweep: SweepConfig, groups: list[GroupConfig], tasks: dict[str, Task], console: Console
+) -> None:
+    """Those that are not finished, in folders that this process holds."""
     work = {}
     for group in groups:
         task, left = tasks[group.task_name], group.task.steps - saved(sweep.path / group.path)

