@@ -8,7 +8,8 @@ scale_start(factor)    multiplies the weights that DeepNorm starts smaller
 from jaxlayers.modules.attention import Attention
 from jaxlayers.modules.mlp import MLP
 from jaxlayers.modules.norm import Norm
+from jaxlayers.modules.ssm import SSM
 
 Module = Attention | MLP
 
-__all__ = ["MLP", "Attention", "Module", "Norm"]
+__all__ = ["MLP", "SSM", "Attention", "Module", "Norm"]

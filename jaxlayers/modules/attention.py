@@ -6,7 +6,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxlayers.config import ModelConfig
-from jaxlayers.modules.linear import linear
+from jaxlayers.modules.linear import by_head, linear
 
 
 def rotate(x: Float[Array, "B T H d"], base: float) -> Float[Array, "B T H d"]:
@@ -56,9 +56,4 @@ class Attention(nnx.Module):
 
     def parts(self, x: Float[Array, "B T D"]) -> Float[Array, "H B T D"]:
         """By head; the output bias belongs to none and is shared equally."""
-        heads = self.config.heads
-        mixed = self.mix(x).reshape(*x.shape[:2], heads, -1)
-        by_head = self.out.kernel[...].astype(x.dtype).reshape(heads, -1, x.shape[-1])
-        parts = jnp.einsum("bthd,hdw->hbtw", mixed, by_head)
-        bias = self.out.bias
-        return parts if bias is None else parts + bias[...].astype(x.dtype) / heads
+        return by_head(self.out, self.mix(x), self.config.heads)
