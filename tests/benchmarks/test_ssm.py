@@ -59,7 +59,7 @@ def training_step(mixer: str):
 
 @pytest.mark.slow
 def test_training_step(benchmark):
-    """Six blocks of width 128, 16 sequences of 128 tokens: at most 3 times attention's step, compiled in 10 s.
+    """Six blocks, width 128, 16 sequences of 128 tokens: at most 3 times attention's step, compiled in 10 s.
 
     Predicted: about 1, since within chunks of 32 the scan is attention's two products on a quarter of the
     pairs. Measured on 2 cores of an AMD EPYC with AVX-512, beside other work:
