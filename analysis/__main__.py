@@ -69,7 +69,10 @@ def measured(source: Source, console: Console) -> Iterator[Measurements]:
         fresh = cache.exists() and cache.stat().st_mtime_ns >= path.stat().st_mtime_ns
         model = Measurements.load(cache) if fresh else None
         if model is None:
-            model = measure(each)
+            try:
+                model = measure(each)
+            except Refusal as refusal:
+                raise Refusal(f"{path}: {refusal}") from None
             model.save(cache)
         now = time.monotonic()
         if now - said > 5 or i == source.number:

@@ -203,7 +203,7 @@ class Evidence:
         )
         if self.norm == "layer":
             mean = np.abs(contributions.mean(2, dtype=np.float64)).max(0)
-            _hold(chunk, mean, TOLERANCE * (1 + size), "norm is 'layer', but a contribution has the mean")
+            _hold(chunk, mean, TOLERANCE * (1 + size), "norm is 'layer', but a contribution is off centre")
 
 
 def renormalise(

@@ -28,6 +28,7 @@ from analysis.redundancy import pairwise_maps, prefixes
 from analysis.setfunctions import EXHAUSTIVE, all_subsets, chains, diagnose, greedy, performance
 from analysis.statistics import Estimate, clustered_mean
 from analysis.streaming import Loss
+from jaxlayers.refusal import Refusal
 
 VERSION = "1"
 FOLDS = 8  # parts of the examples, left out one at a time for the errors of the set function
@@ -127,7 +128,15 @@ class Measurements:
 
 
 def measure(evidence: Evidence, budget: int = BUDGET) -> Measurements:
-    """Takes a model apart, in about `budget` bytes; the bias-diversity decomposition in float64."""
+    """Takes a model apart, in about `budget` bytes; the bias-diversity decomposition in float64.
+
+    Raises `Refusal` for evidence that leaves nothing to measure.
+    """
+    for what, number in (
+        ("members", len(evidence.members)), ("examples", evidence.examples), ("classes", evidence.classes)
+    ):  # fmt: skip
+        if number < 2:
+            raise Refusal(f"the evidence has {number} of {what}: 2 are the fewest that tell of diversity")
     group = np.arange(evidence.examples, dtype=np.int32) if evidence.group is None else evidence.group
     mean = partial(clustered_mean, group=np.asarray(group))
     with jax.enable_x64(True):

@@ -99,7 +99,10 @@ def fit(x: ArrayLike, losses: ArrayLike, form: Form | str, resamples: int = 400)
     The rows of x stand in order of size: the last are the ones held out. Raises `Refusal`, with the reason,
     for fewer than four sizes or two seeds, and for numbers that a form cannot be fitted to.
     """
-    form = FORMS[form] if isinstance(form, str) else form
+    if isinstance(form, str):
+        if form not in FORMS:
+            raise Refusal(f"form is {form!r}, but must be one of {', '.join(FORMS)}")
+        form = FORMS[form]
     x, losses = np.asarray(x, float), np.asarray(losses, float)
     _check(x, losses)
     seeds, sizes = losses.shape

@@ -15,6 +15,7 @@ from analysis.decomposition import (
     hierarchy_evidence,
     mean_form,
     prefix_losses,
+    weighted_mean,
 )
 from analysis.seeds import across_seeds
 
@@ -103,6 +104,27 @@ def test_equal_members_have_no_diversity_and_order_is_of_no_account(float64):
     a, b = decompose(f, labels, weights=weights), decompose(f[order], labels, weights=weights[order])
     np.testing.assert_allclose(a.bias, b.bias, rtol=1e-13)
     np.testing.assert_allclose(a.member_diversity[order], b.member_diversity, rtol=1e-12)
+
+
+def test_rounding_makes_no_diversity_negative():
+    f, labels, _ = random(1, 2000, 3, scale=30.0)
+    nearly = f + 1e-7 * RNG(1).normal(size=(3, 1, 1))
+    assert np.min(decompose(nearly.astype(np.float32), labels).member_diversity) >= 0
+
+
+def test_large_terms_are_summed_as_if_in_double_precision():
+    """Bias and diversity are large and their difference is small: 4,000 members, each about 1e4."""
+    terms = RNG(0).normal(1e4, 3e3, (4000, 5)).astype(np.float32)
+    weights = np.full(4000, 2**-12, np.float32)
+    exact = (weights[:, None].astype(float) * terms).sum(0)
+    assert np.max(np.abs(weighted_mean(jnp.asarray(weights), jnp.asarray(terms)) / exact - 1)) < 2**-23
+
+
+def test_the_lowest_of_equal_classes_is_chosen_whatever_block_it_is_in():
+    f = np.zeros((1, 3, 2000), np.float32)
+    for n, tied in enumerate([(7, 1500), (600, 1999), (0, 513)]):
+        f[0, n, tied] = 1.0
+    assert decompose(f, np.array([7, 600, 0]), "zero_one").ensemble_loss.sum() == 0
 
 
 def test_a_gauge_moves_bias_and_diversity_alike(float64):

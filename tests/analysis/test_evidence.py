@@ -68,6 +68,36 @@ def test_a_true_loss_and_true_predictions_pass(planted):
     replace(evidence, loss=loss.astype(np.float32), predictions=z.argmax(1).astype(np.int32)).check()
 
 
+def normed(evidence, norm, epsilon):
+    """The same contributions as a final norm would leave them."""
+    c = evidence.contributions.astype(np.float64)
+    if norm == "layer":
+        c -= c.mean(2, keepdims=True)
+    c *= np.sqrt((1 - epsilon) / (c.sum(0) ** 2).mean(1))[:, None]
+    given = np.full(64, epsilon, np.float32)
+    return replace(evidence, contributions=c.astype(np.float32), norm=norm, epsilon=given)
+
+
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_the_norm_of_the_sum_is_one_less_epsilon(planted, norm):
+    evidence = normed(planted(2, 1), norm, 0.2)
+    evidence.check()
+    with pytest.raises(Refusal, match="mean square of the sum plus epsilon differs from 1 by 0.2"):
+        replace(evidence, epsilon=None).check()
+
+
+def test_under_layernorm_no_contribution_has_a_mean(planted):
+    """Means that cancel in the sum are no member's to have either."""
+    evidence = normed(planted(2, 1), "layer", 0.0)
+    moved = evidence.contributions.copy()
+    moved[0, 5] += 0.5
+    moved[1, 5] -= 0.5
+    with pytest.raises(
+        Refusal, match="at example 5: norm is 'layer', but the mean of a contribution differs from 0 by 0.5"
+    ):
+        replace(evidence, contributions=moved).check()
+
+
 def test_files_that_are_no_evidence_are_refused_by_name(tmp_path):
     with pytest.raises(Refusal, match=r"absent\.safetensors: there is no such file"):
         Evidence.load(tmp_path / "absent.safetensors")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import analysis.information
 from analysis.entropy import CountEstimator, entropy
-from analysis.estimators import Estimator
+from analysis.estimators import Estimator, read
 from analysis.information import Terms
 
 ESTIMATORS, COUNTING = get_args(Estimator), get_args(CountEstimator)
@@ -197,6 +197,34 @@ def test_decoder_stays_below_the_truth_where_counts_overrate_it():
     assert decoder.low.joint_information < truth < decoder.high.joint_information + 0.05
     assert decoder.p_value.joint_information == 0.05
     assert not decoder.saturated
+
+
+@pytest.mark.parametrize(("noisy", "share", "saturated"), [(4, 0.3, True), (6, 0.1, False)])
+def test_many_patterns_saturate_an_estimate_that_the_null_does_not_doubt(noisy, share, saturated):
+    """A copy of the label beside noise: 25 patterns of 100 examples are too many, 19 are not."""
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 2, 100)
+    noise = random.random((noisy, 100)) < share
+    found = information(np.vstack([labels, noise]).astype(int), labels, labels, 2)
+    assert found.patterns == (25 if saturated else 19)
+    assert np.quantile(found.null.joint_information, 0.95) < 0.2 * found.joint_information
+    assert found.saturated == saturated
+
+
+@pytest.mark.parametrize("estimator", sorted({*ESTIMATORS} - {"decoder"}))
+def test_the_null_is_of_the_shuffled_sample(estimator):
+    """What depends on the order is what the shuffled predictions have anew, by their surprises."""
+    predictions, labels, _ = known(members=4)
+    order = np.random.default_rng(1).permutation(labels.size)
+
+    def of(predictions):
+        given = jnp.asarray(labels)
+        return read(jnp.asarray(predictions), given, 3, estimator, half=given % 2)
+
+    members_y, left_open = of(predictions).with_labels(jnp.asarray(order))
+    shuffled = of(predictions[:, order]).surprises
+    assert members_y == close(float(shuffled.members_y.mean()))
+    assert left_open == close(float(shuffled.left_open.mean()))
 
 
 def test_a_sum_over_pairs_that_cannot_be_is_clipped_and_says_so():

@@ -65,7 +65,7 @@ def lattice(evidence, norm):
         plant(share=0, epsilon=None),
         plant(members=7, width=3),  # fewer coordinates than members
         plant(members=1, examples=1, classes=2),
-        plant(members=7, examples=70, classes=150),  # blocks of classes, batches of subsets and of examples
+        plant(members=7, examples=70, classes=151),  # blocks of classes, batches of subsets and of examples
     ],
     ids=["rms", "layer", "none", "no epsilon", "narrow", "least", "blocks"],
 )

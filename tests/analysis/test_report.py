@@ -121,6 +121,16 @@ def test_the_command_takes_anybodys_evidence(file, capfd):
     assert "4 depths" in found["P6"]["why"]
 
 
+@pytest.mark.parametrize("few", [{"examples": 1}, {"classes": 1}])
+def test_the_command_refuses_a_model_of_one_example_or_class(planted, tmp_path, capfd, few):
+    path = tmp_path / "few.safetensors"
+    planted(2, 0, **few).save(path)
+    assert main([str(path)]) == 2
+    assert capfd.readouterr().err == (
+        f"error: {path}: the evidence has 1 of {next(iter(few))}: 2 are the fewest that tell of diversity\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [

@@ -229,6 +229,7 @@ BAD = {
     "not increasing": (DEPTHS[::-1].copy(), np.ones((2, 6)), "log", "increase"),
     "size 0": (DEPTHS - 1, np.ones((2, 6)), "log", "positive"),
     "loss 0": (DEPTHS, np.zeros((2, 6)), "power", "ln L"),
+    "form": (DEPTHS, np.ones((2, 6)), "cubic", "must be one of constant, linear, log"),
     "shapes": (DEPTHS, np.ones((2, 5)), "log", "shape"),
     "few sizes for five parameters": (np.ones((5, 2)), np.ones((2, 5)), CHINCHILLA, "add sizes"),
 }
