@@ -203,7 +203,12 @@ class Evidence:
         )
         if self.norm == "layer":
             mean = np.abs(contributions.mean(2, dtype=np.float64)).max(0)
-            _hold(chunk, mean, TOLERANCE * (1 + size), "norm is 'layer', but a contribution is off centre")
+            _hold(
+                chunk,
+                mean,
+                TOLERANCE * (1 + size),
+                "norm is 'layer', but the mean of a contribution differs from 0",
+            )
 
 
 def renormalise(

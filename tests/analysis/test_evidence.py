@@ -82,7 +82,7 @@ def normed(evidence, norm, epsilon):
 def test_the_norm_of_the_sum_is_one_less_epsilon(planted, norm):
     evidence = normed(planted(2, 1), norm, 0.2)
     evidence.check()
-    with pytest.raises(Refusal, match="mean square of the sum plus epsilon differs from 1 by 0.2"):
+    with pytest.raises(Refusal, match="mean square of the sum plus epsilon differs from 1 by"):
         replace(evidence, epsilon=None).check()
 
 
@@ -93,7 +93,7 @@ def test_under_layernorm_no_contribution_has_a_mean(planted):
     moved[0, 5] += 0.5
     moved[1, 5] -= 0.5
     with pytest.raises(
-        Refusal, match="at example 5: norm is 'layer', but the mean of a contribution differs from 0 by 0.5"
+        Refusal, match="at example 5: norm is 'layer', but the mean of a contribution differs from 0 by"
     ):
         replace(evidence, contributions=moved).check()
 
