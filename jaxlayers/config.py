@@ -66,6 +66,9 @@ class Architecture(BaseModel):
     )
     prelude: NonNegativeInt = Field(0, description="blocks before a gated core")
     coda: NonNegativeInt = Field(0, description="blocks after a gated core")
+    remat: bool = Field(
+        False, description="the backward pass computes each block again, instead of keeping its activations"
+    )
     dtype: Literal["float32", "bfloat16", "float64"] = Field(
         "float32", description="of the computation; parameters are float32 (float64 for float64)"
     )

@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, UInt32
 
@@ -45,16 +46,36 @@ class Embedding(nnx.Module):
         # Tied, the same rows are the read-out, whose fan-in is the width.
         normal = nnx.initializers.normal(config.width**-0.5 if config.tied else 1.0)
         dtype = config.parameter_dtype
-        self.dtype = config.dtype
+        self.dtype, self.length = config.dtype, config.length
         self.tokens = nnx.Param(normal(rngs.params(), (config.vocabulary, config.width), dtype))
         positions = normal(rngs.params(), (config.length, config.width), dtype)
         self.positions = nnx.Param(positions) if config.positions == "learned" else None
 
-    def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+    def __call__(self, tokens: Int[Array, "B T"], first: Position = 0) -> Float[Array, "B T D"]:
+        """Of tokens whose positions are `first`, `first` + 1, …"""
+        self.check(tokens)
         x = self.tokens[...].astype(self.dtype)[tokens]
         if self.positions is None:
             return x
-        return x + self.positions[: tokens.shape[1]].astype(self.dtype)
+        return x + self.positions[first + jnp.arange(tokens.shape[1])].astype(self.dtype)
+
+    def check(self, tokens: Int[Array, "B T"]) -> None:
+        """ValueError where sequences are too long; or an id is out of range, which jax would clamp, and
+        which can be seen only outside of a compiled function."""
+        vocabulary, longest = len(self.tokens), self.length
+        if tokens.shape[1] > longest:
+            raise ValueError(
+                f"tokens has {tokens.shape[1]} positions, but the model's length is {longest}: "
+                "shorten the sequences, or build the model with a greater length"
+            )
+        if tokens.size and not isinstance(tokens, jax.core.Tracer):
+            ids = np.asarray(tokens)
+            for worst in (ids.min(), ids.max()):
+                if not 0 <= worst < vocabulary:
+                    raise ValueError(
+                        f"tokens holds the id {worst}, but the model's ids run from 0 to {vocabulary - 1}: "
+                        "correct the ids, or build the model with a larger vocabulary"
+                    )
 
 
 class Decoder(nnx.Module):
@@ -117,6 +138,9 @@ class Decoder(nnx.Module):
                 stream = through(stream, branch, at, None if keep is None else keep[i])
             return stream, None
 
+        if config.remat:
+            step = jax.checkpoint(step, prevent_cse=unroll)
+
         def apply(stream: AnyStream, first: int, count: int, at: Position) -> AnyStream:
             """`count` blocks in turn, the first of which is applied as number `at` of all."""
             if not count:
@@ -134,8 +158,8 @@ class Decoder(nnx.Module):
             if recurrence is None:
                 return core(stream), None
             noise = QUIET if keys is None else Noise.drawn(keys, r, config.loops, stream.x)
-            o = core(stream.by(partial(recurrence.enter, noise=noise), start))
-            return stream.by(partial(recurrence.leave, noise=noise), o, start), None
+            o = core(start.by(partial(recurrence.enter, noise=noise), stream))
+            return start.by(partial(recurrence.leave, noise=noise), stream, o), None
 
         if config.loops == 1:
             stream, _ = recur(start, 0)

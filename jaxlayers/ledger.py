@@ -62,6 +62,7 @@ def trace(model: Decoder, tokens: Int[Array, "B T"], granularity: Granularity = 
     Computed in float32 at the highest matmul precision, whatever the model was trained in (in float64
     if its dtype is float64).
     """
+    model.embedding.check(tokens)
     structure, parameters = nnx.split(full_precision(model))
     with jax.default_matmul_precision("highest"):
         return _trace(structure, parameters, tokens, granularity)

@@ -1,7 +1,8 @@
 """How a module's output joins the residual stream, stated once.
 
-A rule is a function of streams, such as `join(x, update, freeze)`. It may compute statistics of them,
-and passes these through `freeze`; once they are frozen it is affine. From this one statement follow both
+A rule is a function of streams, such as `join(x, update, freeze)`, in the order in which they came to be.
+It may compute statistics of them, and passes these through `freeze`; once they are frozen it is affine.
+From this one statement follow both
 
 - the forward pass: the rule with live statistics, and
 - the ledger: the derivative of the rule with frozen statistics (`jax.lax.stop_gradient`). Of an affine
@@ -11,7 +12,7 @@ and passes these through `freeze`; once they are frozen it is affine. From this 
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -20,7 +21,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from jaxlayers.config import ModelConfig
-from jaxlayers.modules import Module, Norm
+from jaxlayers.modules import MLP, Memory, Module, Norm
 from jaxlayers.modules.norm import Freeze, live
 
 Scalar = Float[Array, ""]
@@ -144,8 +145,8 @@ class Recurrence(nnx.Module):
 
     def enter(
         self,
-        h: Float[Array, "B T D"],
         start: Float[Array, "B T D"],
+        h: Float[Array, "B T D"],
         freeze: Freeze = live,
         noise: Noise = QUIET,
     ) -> Float[Array, "B T D"]:
@@ -154,9 +155,9 @@ class Recurrence(nnx.Module):
 
     def leave(
         self,
+        start: Float[Array, "B T D"],
         h: Float[Array, "B T D"],
         o: Float[Array, "B T D"],
-        start: Float[Array, "B T D"],
         freeze: Freeze = live,
         noise: Noise = QUIET,
     ) -> Float[Array, "B T D"]:
@@ -173,11 +174,13 @@ class Stream:
 
     x: Float[Array, "B T D"]
 
-    def by(self, rule: Rule, *others: "Stream") -> "Stream":
-        """What a rule makes of this stream and others."""
-        return Stream(rule(self.x, *(other.x for other in others)))
+    def by(self, rule: Rule, *later: "Stream") -> "Stream":
+        """What a rule makes of this stream and later ones."""
+        return Stream(rule(self.x, *(other.x for other in later)))
 
-    def written(self, module: Module, h: Float[Array, "B T D"], keep: Scalar | None) -> "Stream":
+    def written(
+        self, module: Module, h: Float[Array, "B T D"], at: Position, keep: Scalar | None
+    ) -> "Stream":
         """What a module writes, as a stream; it counts `keep` times (none: once)."""
         update = module(h)
         return Stream(update if keep is None else keep * update)
@@ -194,20 +197,21 @@ class LedgerStream:
     parts: Callable[[Module, jax.Array], jax.Array] = field(metadata={"static": True})
     # what a module writes, whole or finer: [P B T D]
 
-    def by(self, rule: Rule, *others: "LedgerStream") -> "LedgerStream":
-        streams = (self, *others)
+    def by(self, rule: Rule, *later: "LedgerStream") -> "LedgerStream":
+        streams = (self, *later)
         x, derivative = jax.linearize(
             partial(rule, freeze=jax.lax.stop_gradient), *(stream.x for stream in streams)
         )
         entries = jax.vmap(derivative)(*(stream.entries for stream in streams))
         constant = x - derivative(*(stream.x for stream in streams))  # a β, credited to what is new
-        count = reduce(jnp.maximum, (stream.count for stream in streams))
-        k = jnp.arange(len(entries))
+        count, k = later[-1].count, jnp.arange(len(entries))
         new = ((self.count <= k) & (k < count)).astype(x.dtype)
         share = new / jnp.maximum(new.sum(), 1)
         return LedgerStream(x, entries + share[:, None, None, None] * constant, count, self.parts)
 
-    def written(self, module: Module, h: Float[Array, "B T D"], keep: Scalar | None) -> "LedgerStream":
+    def written(
+        self, module: Module, h: Float[Array, "B T D"], at: Position, keep: Scalar | None
+    ) -> "LedgerStream":
         parts = self.parts(module, h)
         if keep is not None:
             parts = keep * parts
@@ -215,9 +219,31 @@ class LedgerStream:
         return LedgerStream(parts.sum(0), entries, self.count + len(parts), self.parts)
 
 
-AnyStream = TypeVar("AnyStream", Stream, LedgerStream)
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class DecodingStream:
+    """The residual stream of new positions, beside what each attention remembers of those before."""
+
+    x: Float[Array, "B T D"]
+    memory: Memory  # with a leading axis: of the blocks, as they are applied
+
+    def by(self, rule: Rule, *later: "DecodingStream") -> "DecodingStream":
+        return DecodingStream(rule(self.x, *(other.x for other in later)), later[-1].memory)
+
+    def written(
+        self, module: Module, h: Float[Array, "B T D"], at: Position, keep: Scalar | None
+    ) -> "DecodingStream":
+        if isinstance(module, MLP):
+            return DecodingStream(module(h), self.memory)
+        update, own = module.advance(h, jax.tree.map(lambda leaf: leaf[at], self.memory))
+        memory = jax.tree.map(lambda leaf, new: leaf.at[at].set(new), self.memory, own)
+        return DecodingStream(update, memory)
+
+
+AnyStream = TypeVar("AnyStream", Stream, LedgerStream, DecodingStream)
 
 
 def through(stream: AnyStream, branch: Branch, at: Position, keep: Scalar | None = None) -> AnyStream:
     """The stream after one more module."""
-    return stream.by(branch.join, stream.written(branch.module, branch.read(stream.x, at), keep))
+    update = stream.written(branch.module, branch.read(stream.x, at), at, keep)
+    return stream.by(branch.join, update)

@@ -3,13 +3,18 @@
 module(x)  -> what it writes, [B T D]
 parts(x)   -> the same as a sum of finer parts, [P B T D]
 scale_start(factor)    multiplies the weights that DeepNorm starts smaller
+
+and, where it reads other positions than the one that it writes to,
+
+advance(x, memory) -> what it writes to new positions, and the memory after them
+empty(batch)       -> the memory before the first position
 """
 
-from jaxlayers.modules.attention import Attention
+from jaxlayers.modules.attention import Attention, Memory
 from jaxlayers.modules.mlp import MLP
 from jaxlayers.modules.norm import Norm
 from jaxlayers.modules.ssm import SSM
 
 Module = Attention | MLP
 
-__all__ = ["MLP", "SSM", "Attention", "Module", "Norm"]
+__all__ = ["MLP", "SSM", "Attention", "Memory", "Module", "Norm"]

@@ -1,21 +1,47 @@
 """Causal self-attention: any number of query heads on each key and value head."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxlayers.config import ModelConfig
 from jaxlayers.modules.linear import by_head, linear
 
 
-def rotate(x: Float[Array, "B T H d"], base: float) -> Float[Array, "B T H d"]:
-    """Rotary positions (Su et al. 2021), pairing dimension i with i + d/2, as Llama does."""
+class Memory(NamedTuple):
+    """The keys and values of the positions so far, with room for the longest sequence."""
+
+    keys: Float[Array, "*n B S KV d"]
+    values: Float[Array, "*n B S KV d"]
+    positions: Int[Array, "*n"]  # that are filled
+
+
+def rotate(
+    x: Float[Array, "B T H d"], base: float, first: Int[Array, ""] | int = 0
+) -> Float[Array, "B T H d"]:
+    """Rotary positions (Su et al. 2021) from `first`, pairing dimension i with i + d/2, as Llama does."""
     length, half = x.shape[1], x.shape[3] // 2
-    angle = jnp.arange(length)[:, None] * base ** (-jnp.arange(half) / half)
+    angle = (first + jnp.arange(length))[:, None] * base ** (-jnp.arange(half) / half)
     cos, sin = jnp.cos(angle)[:, None].astype(x.dtype), jnp.sin(angle)[:, None].astype(x.dtype)
     a, b = x[..., :half], x[..., half:]
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def gather(
+    q: Float[Array, "B T KV G d"],
+    k: Float[Array, "B S KV d"],
+    v: Float[Array, "B S KV d"],
+    past: Bool[Array, "T S"],
+) -> Float[Array, "B T D"]:
+    """The mean of the values that each query may see, weighted by softmax(q·k / √d)."""
+    B, T, _, _, d = q.shape
+    scores = jnp.einsum("btkgd,bskd->bkgts", q * d**-0.5, k)
+    scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+    weights = jax.nn.softmax(jnp.where(past, scores, -jnp.inf), axis=-1).astype(q.dtype)
+    return jnp.einsum("bkgts,bskd->btkgd", weights, v).reshape(B, T, -1)
 
 
 class Attention(nnx.Module):
@@ -33,23 +59,40 @@ class Attention(nnx.Module):
         self.qkv.kernel[...] = self.qkv.kernel[...].at[:, values:].multiply(factor)
         self.out.kernel[...] *= factor
 
-    def mix(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        """What each head gathers from the past, the heads side by side."""
+    def projected(
+        self, x: Float[Array, "B T D"], first: Int[Array, ""] | int = 0
+    ) -> tuple[Float[Array, "B T KV G d"], Float[Array, "B T KV d"], Float[Array, "B T KV d"]]:
+        """Queries, keys and values of positions from `first` on."""
         B, T, D = x.shape
-        kv, d = self.config.key_value_heads, self.config.head_width
-        group = self.config.heads // kv
+        heads, kv, d = self.config.heads, self.config.key_value_heads, self.config.head_width
         # A linear layer sees two dimensions: with three, XLA on CPU copies transposed
         # activations in the backward pass (about a quarter of a step).
-        projected = self.qkv(x.reshape(B * T, D)).reshape(B, T, -1, d)
-        q, k, v = jnp.split(projected, [self.config.heads, self.config.heads + kv], axis=2)
+        q, k, v = jnp.split(self.qkv(x.reshape(B * T, D)).reshape(B, T, -1, d), [heads, heads + kv], axis=2)
         if self.config.positions == "rotary":
-            q, k = rotate(q, self.config.rotary_base), rotate(k, self.config.rotary_base)
-        q = q.reshape(B, T, kv, group, d)
-        scores = jnp.einsum("btkgd,bskd->bkgts", q * d**-0.5, k)
-        scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
-        causal = jnp.tril(jnp.ones((T, T), bool))
-        weights = jax.nn.softmax(jnp.where(causal, scores, -jnp.inf), axis=-1).astype(x.dtype)
-        return jnp.einsum("bkgts,bskd->btkgd", weights, v).reshape(B, T, D)
+            base = self.config.rotary_base
+            q, k = rotate(q, base, first), rotate(k, base, first)
+        return q.reshape(B, T, kv, heads // kv, d), k, v
+
+    def mix(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        """What each head gathers from the past, the heads side by side."""
+        return gather(*self.projected(x), jnp.tril(jnp.ones((x.shape[1], x.shape[1]), bool)))
+
+    def empty(self, batch: int) -> Memory:
+        """Of a batch of sequences, before the first position."""
+        config = self.config
+        room = jnp.zeros((batch, config.length, config.key_value_heads, config.head_width), config.dtype)
+        return Memory(room, room, jnp.int32(0))
+
+    def advance(self, x: Float[Array, "B T D"], memory: Memory) -> tuple[Float[Array, "B T D"], Memory]:
+        """What is written to T new positions, and the memory with them."""
+        q, k, v = self.projected(x, memory.positions)
+        at = memory.positions + jnp.arange(x.shape[1])
+        memory = Memory(
+            memory.keys.at[:, at].set(k), memory.values.at[:, at].set(v), memory.positions + x.shape[1]
+        )
+        past = jnp.arange(memory.keys.shape[1]) <= at[:, None]
+        mixed = gather(q, memory.keys, memory.values, past)
+        return self.out(mixed.reshape(-1, x.shape[-1])).reshape(x.shape), memory
 
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         return self.out(self.mix(x).reshape(-1, x.shape[-1])).reshape(x.shape)

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 import jaxlayers.decoder
-from jaxlayers import Decoder, ModelConfig
+from jaxlayers import Decoder, ModelConfig, ledger
 from jaxlayers.residual import Stream
 
 
@@ -207,3 +207,49 @@ def test_the_first_classes_of_the_read_out(random_model, float64):
     found, full = model.read_out(x, classes=3), model.read_out(x)
     assert found.shape == (2, 6, 3)
     np.testing.assert_allclose(found, full[..., :3], rtol=1e-12, atol=1e-13)
+
+
+class TestTokens:
+    @pytest.fixture(params=["model", "trace"])
+    def read(self, random_model, request):
+        """What a model does with tokens, and what the ledger does."""
+        model = random_model()
+        return model if request.param == "model" else lambda tokens: ledger.trace(model, tokens)
+
+    @pytest.mark.parametrize("token", [-1, 11])
+    def test_an_id_out_of_range_is_named(self, read, token):
+        with pytest.raises(ValueError, match=f"tokens holds the id {token}, but .* from 0 to 10: correct"):
+            read(jnp.array([[0, token, 10]]))
+
+    def test_too_long_a_sequence_is_named(self, read):
+        with pytest.raises(ValueError, match="tokens has 7 positions, but the model's length is 6: shorten"):
+            read(jnp.zeros((1, 7), int))
+
+    def test_also_in_a_compiled_function(self, random_model):
+        with pytest.raises(ValueError, match="tokens has 7 positions"):
+            jax.jit(random_model().__call__)(jnp.zeros((1, 7), int))
+
+
+@pytest.mark.parametrize("depth", [2, 9])
+def test_rematerialisation_changes_no_gradient(random_model, tokens, float64, depth):
+    def gradient(remat):
+        structure, parameters = nnx.split(random_model(depth=depth, dtype="float64", remat=remat))
+        return jax.jit(jax.grad(lambda p: nnx.merge(structure, p)(tokens).std()))(parameters)
+
+    plain, again = gradient(False), gradient(True)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), plain, again)
+
+
+def test_rematerialised_activations_are_a_stream_a_block():
+    """Of 32 blocks more, the backward pass keeps the streams, and the gradients of the parameters."""
+    tokens = jnp.zeros((8, 64), int)
+
+    def temporaries(depth, remat):
+        config = ModelConfig(vocabulary=11, length=64, width=32, depth=depth, remat=remat)
+        structure, parameters = nnx.split(nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0))))
+        loss = jax.jit(jax.grad(lambda p: nnx.merge(structure, p)(tokens).std()))
+        return loss.lower(parameters).compile().memory_analysis().temp_size_in_bytes
+
+    stream = 4 * 8 * 64 * 32
+    assert (temporaries(48, True) - temporaries(16, True)) / 32 < 1.5 * stream
+    assert (temporaries(48, False) - temporaries(16, False)) / 32 > 10 * stream
