@@ -29,21 +29,25 @@ def large():
 
 
 def test_a_large_vocabulary_costs_little_more_than_its_logits(interleaved):
-    """Within 2.5 times the matrix product that makes 1.5e9 logits, itself a block at a time.
+    """Within 2.5 times the matrix product that makes 1.5e9 logits, itself in the blocks (976 x 512) that are
+    the fastest of five.
 
     Predicted: 1.3, a tenth more product for the ensemble and 2 ns a logit for the exponentials and sums.
     Measured on 2 cores of an AMD EPYC: 1.4 (11.4 s against 7.9 s, of it 1.1e12 multiplications at 220
     GFLOP/s).
     """
     evidence = large()
-    rows = jnp.asarray(evidence.contributions.reshape(-1, EXAMPLES, WIDTH))
-    head = jnp.asarray(evidence.head)
+    rows = jnp.asarray(evidence.contributions.reshape(-1, 976, WIDTH))
+    heads = jnp.asarray(evidence.head.reshape(WIDTH, -1, 512).swapaxes(0, 1))
 
     @jax.jit
-    def product(rows, head):
-        return jax.lax.map(lambda x: jnp.matmul(x, head, precision="highest").max(), rows)
+    def product(rows, heads):
+        def of_rows(x):
+            return jax.lax.map(lambda head: jnp.matmul(x, head, precision="highest").sum(0), heads)
 
-    assert interleaved(lambda: decompose_evidence(evidence), lambda: product(rows, head), turns=3) < 2.5
+        return jax.lax.map(of_rows, rows)
+
+    assert interleaved(lambda: decompose_evidence(evidence), lambda: product(rows, heads), turns=3) < 2.5
 
 
 def test_a_large_vocabulary_fits_in_2_gb():
