@@ -19,8 +19,8 @@ from jaxlayers import Decoder, ledger
 from jaxlayers.refusal import Refusal
 from train.checkpoint import saved
 from train.config import GroupConfig, SweepConfig, first_error
+from train.cost import training_flops
 from train.metrics import FILE, lines
-from train.step import training_flops
 from train.sweep import SWEEP, trained
 from train.tasks import Task, load
 

@@ -3,7 +3,7 @@
 import hashlib
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import annotated_types
 from pydantic import (
@@ -21,6 +21,7 @@ from pydantic import (
 from jaxlayers import ModelConfig
 from jaxlayers.config import Architecture
 from jaxlayers.refusal import Refusal
+from train.cost import matched
 from train.tasks import Task, TaskConfig
 
 Fraction = Annotated[float, annotated_types.Interval(ge=0, le=1)]
@@ -68,6 +69,11 @@ class SweepConfig(Strict):
         description="one run each: initial parameters and order of the data"
     )
     architectures: dict[str, Architecture] = Field(description="by name")
+    equal: Literal["width", "parameters", "flops"] = Field(
+        "width",
+        description="what architectures have in common at a depth: nothing but the widths that they give, or "
+        "the parameters or the operations of the first of them, for which the others change their widths",
+    )
     tasks: dict[str, TaskConfig] = Field(description="by name")
     optimiser: Optimiser = Optimiser()
     cadence: Cadence = Cadence()
@@ -97,6 +103,13 @@ class SweepConfig(Strict):
     def path(self) -> Path:
         return self.folder / self.name
 
+    def at(self, architecture: Architecture, depth: int, task: TaskConfig) -> Architecture:
+        """The architecture at the width that it has at a depth."""
+        if self.equal == "width":
+            return architecture
+        first = next(iter(self.architectures.values()))
+        return matched(architecture, first, depth, task.length, self.equal)
+
     def groups(self) -> list["GroupConfig"]:
         """The runs that train together: all seeds of one task, architecture and depth."""
         return [
@@ -104,7 +117,7 @@ class SweepConfig(Strict):
                 task_name=task_name,
                 task=task,
                 architecture_name=architecture_name,
-                architecture=architecture,
+                architecture=self.at(architecture, depth, task),
                 depth=depth,
                 seeds=self.seeds,
                 optimiser=self.optimiser,

@@ -12,9 +12,10 @@ import numpy as np
 from train import parallel
 from train.checkpoint import Checkpoints, saved
 from train.config import GroupConfig
+from train.cost import training_flops
 from train.metrics import Metrics
 from train.progress import Progress
-from train.step import Sums, Trainer, training_flops
+from train.step import Sums, Trainer
 from train.tasks import Task
 
 

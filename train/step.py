@@ -9,7 +9,7 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from jaxlayers import Decoder, ModelConfig
+from jaxlayers import Decoder
 from train import parallel
 from train.config import GroupConfig
 from train.tasks import Task
@@ -118,15 +118,3 @@ def is_matrix(parameters: Parameters) -> Parameters:
         return path[-1].key not in ("scale", "shift", "bias")
 
     return jax.tree_util.tree_map_with_path(decays, parameters)
-
-
-def training_flops(config: ModelConfig, classes: int, tokens: int) -> float:
-    """Floating-point operations of training on so many tokens: a multiplication and an addition for each
-    weight and token, the same for each pair of positions in attention (causal: half of them count), and
-    twice the forward pass for the backward pass (Kaplan et al. 2020). A gated core is counted in full for
-    all recurrences, since all are computed whatever number a sequence draws."""
-    kv = config.key_value_heads * config.head_width
-    attention = config.width * (2 * config.width + 2 * kv) + config.width * (config.length + 1)
-    mlp = config.width * config.hidden * (2 if config.mlp == "gelu" else 3)
-    gates = config.loops * 5 * config.width**2 if config.gated else 0
-    return 6.0 * tokens * (config.depth * (attention + mlp) + gates + config.width * classes)

@@ -14,11 +14,12 @@ from jaxlayers.refusal import Refusal
 from train import parallel
 from train.checkpoint import Checkpoints, claim, saved, write_json
 from train.config import GroupConfig, SweepConfig
+from train.cost import training_flops
 from train.files import held
 from train.loop import train
 from train.metrics import FILE, lines, write_csv
 from train.progress import Progress, duration
-from train.step import Trainer, training_flops
+from train.step import Trainer
 from train.tasks import CACHE, Task, load
 
 SWEEP = "sweep.json"

@@ -58,10 +58,14 @@ class Reference(NamedTuple):
     logits: np.ndarray  # [B, T, V]
 
 
-@pytest.fixture(params=["gpt2", "llama"])
+@pytest.fixture(params=["gpt2", "llama", "llama with one key head"])
 def family(request):
     """The fields of a family of models, and its implementation: model, tokens [B, T] -> Reference."""
-    fields, forward = {"gpt2": (GPT2, gpt2), "llama": (LLAMA, llama)}[request.param]
+    fields, forward = {
+        "gpt2": (GPT2, gpt2),
+        "llama": (LLAMA, llama),
+        "llama with one key head": (LLAMA | {"kv_heads": 1}, llama),  # Shazeer 2019
+    }[request.param]
 
     def reference(model, tokens) -> Reference:
         written, logits = zip(*(forward(model, sequence) for sequence in np.asarray(tokens)), strict=True)

@@ -48,6 +48,19 @@ def test_what_is_not_given_has_its_default_and_what_is_given_counts(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("equal", "widths"), [("width", [16, 16]), ("parameters", [16, 24]), ("flops", [16, 16])]
+)
+def test_architectures_of_equal_cost(tmp_path, equal, widths):
+    """One block looped twice has the parameters of two where it is about √2 times as wide."""
+    path = tmp_path / "sweep.toml"
+    loops = "[architectures.loops]\nwidth = 16\nheads = 2\ncore = 1\n[optimiser]"
+    path.write_text(f'equal = "{equal}"\n' + RIGHT.replace("[optimiser]", loops))
+    groups = read(path).groups()
+    assert [group.architecture.width for group in groups if group.depth == 2] == widths
+    assert [group.architecture.width for group in groups if group.depth == 1] == [16, 16]
+
+
+@pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
         ("clip = 0.5", "clop = 0.5", "optimiser.clop: unknown key: remove it or correct its spelling"),

@@ -1,5 +1,3 @@
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,11 +5,11 @@ import optax
 import pytest
 from flax import nnx
 
-from jaxlayers import Decoder, ModelConfig
+from jaxlayers import Decoder
 from train import parallel
 from train.config import Optimiser
 from train.loop import stack
-from train.step import State, Trainer, training_flops
+from train.step import State, Trainer
 
 
 def batches(task, steps, seed=0):
@@ -113,34 +111,3 @@ def test_seeds_have_their_own_start_and_are_reproducible(group, task):
     kernels = start(jnp.array([0, 5, 0])).parameters["blocks"]["mlp"]["module"]["inner"]["kernel"]
     assert np.array_equal(kernels[0], kernels[2])
     assert np.abs(kernels[0] - kernels[1]).min() > 0
-
-
-def product_flops(jaxpr) -> int:
-    """Of the matrix products alone, in a jaxpr and all that it calls."""
-    total = 0
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            (contracted, _), _ = equation.params["dimension_numbers"]
-            left = equation.invars[0].aval.shape
-            total += 2 * equation.outvars[0].aval.size * math.prod(left[axis] for axis in contracted)
-        for value in equation.params.values():
-            if inner := getattr(value, "jaxpr", value if hasattr(value, "eqns") else None):
-                total += product_flops(inner) * equation.params.get("length", 1)
-    return total
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [dict(mlp="gelu"), dict(mlp="swiglu"), dict(core=1), dict(gated=True, prelude=1, core=1)],
-    ids=["gelu", "swiglu", "looped", "gated"],
-)
-def test_training_flops_are_those_of_the_products(fields):
-    """The program computes the whole square of attention's pairs, of which the causal half is counted."""
-    config = ModelConfig(
-        vocabulary=40, length=32, depth=3, width=64, heads=4, kv_heads=2, mlp_width=96, **fields
-    )
-    structure, parameters = nnx.split(Decoder(config, nnx.Rngs(0)))
-    tokens = jnp.zeros((4, 32), jnp.int32)
-    forward = jax.make_jaxpr(lambda p: nnx.merge(structure, p)(tokens))(parameters)
-    not_counted = 2 * (4 * 32) * config.depth * config.width * (32 - 1)
-    assert 3 * (product_flops(forward.jaxpr) - not_counted) == training_flops(config, 40, tokens=4 * 32)
