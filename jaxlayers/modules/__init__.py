@@ -13,8 +13,9 @@ empty(batch)       -> the memory before the first position
 from jaxlayers.modules.attention import Attention, Memory
 from jaxlayers.modules.mlp import MLP
 from jaxlayers.modules.norm import Norm
+from jaxlayers.modules.sparse import SparseAttention, SparseMLP
 from jaxlayers.modules.ssm import SSM
 
 Module = Attention | MLP
 
-__all__ = ["MLP", "SSM", "Attention", "Memory", "Module", "Norm"]
+__all__ = ["MLP", "SSM", "Attention", "Memory", "Module", "Norm", "SparseAttention", "SparseMLP"]

@@ -59,19 +59,22 @@ class Attention(nnx.Module):
         self.qkv.kernel[...] = self.qkv.kernel[...].at[:, values:].multiply(factor)
         self.out.kernel[...] *= factor
 
+    def project(self, x: Float[Array, "B T D"]) -> Float[Array, "B T C d"]:
+        """Queries, keys and values, in this order, by head."""
+        # A linear layer sees two dimensions: with three, XLA on CPU copies transposed
+        # activations in the backward pass (about a quarter of a step).
+        return self.qkv(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:2], -1, self.config.head_width)
+
     def projected(
         self, x: Float[Array, "B T D"], first: Int[Array, ""] | int = 0
     ) -> tuple[Float[Array, "B T KV G d"], Float[Array, "B T KV d"], Float[Array, "B T KV d"]]:
         """Queries, keys and values of positions from `first` on."""
-        B, T, D = x.shape
         heads, kv, d = self.config.heads, self.config.key_value_heads, self.config.head_width
-        # A linear layer sees two dimensions: with three, XLA on CPU copies transposed
-        # activations in the backward pass (about a quarter of a step).
-        q, k, v = jnp.split(self.qkv(x.reshape(B * T, D)).reshape(B, T, -1, d), [heads, heads + kv], axis=2)
+        q, k, v = jnp.split(self.project(x), [heads, heads + kv], axis=2)
         if self.config.positions == "rotary":
             base = self.config.rotary_base
             q, k = rotate(q, base, first), rotate(k, base, first)
-        return q.reshape(B, T, kv, heads // kv, d), k, v
+        return q.reshape(*x.shape[:2], kv, heads // kv, d), k, v
 
     def mix(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """What each head gathers from the past, the heads side by side."""

@@ -23,7 +23,7 @@ class MLP(nnx.Module):
         self.out.kernel[...] *= factor
 
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        hidden = self.inner(x.reshape(-1, x.shape[-1]))  # two dimensions: see Attention.mix
+        hidden = self.inner(x.reshape(-1, x.shape[-1]))  # two dimensions: see Attention.project
         if self.gated:
             gate, up = jnp.split(hidden, 2, axis=-1)
             hidden = jax.nn.silu(gate) * up

@@ -94,7 +94,7 @@ class SSM(nnx.Module):
         """What each head recalls of the past, gated, the heads side by side; and the state it leaves."""
         B, T, D = x.shape
         H, N = self.config.heads, self.state
-        projected = self.inner(x.reshape(B * T, D)).reshape(B, T, -1)  # two dimensions: see Attention.mix
+        projected = self.inner(x.reshape(B * T, D)).reshape(B, T, -1)  # two dimensions: see Attention.project
         gate, rest = projected[..., :D], projected[..., D:].astype(state.dtype)
         u, b, c, step = jnp.split(rest, [D, D + N, D + 2 * N], axis=-1)
         u = u.reshape(B, T, H, -1)

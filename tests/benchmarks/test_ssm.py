@@ -37,9 +37,11 @@ def training_step(mixer: str):
     optimiser = optax.adamw(1e-3)
 
     def loss(parameters, tokens):
+        def through(x, each):
+            return nnx.merge(graph, each)(x), None
+
         stacked, embedding = parameters
-        step = lambda x, each: (nnx.merge(graph, each)(x), None)  # noqa: E731
-        x, _ = jax.lax.scan(step, embedding[tokens], stacked, unroll=DEPTH)
+        x, _ = jax.lax.scan(through, embedding[tokens], stacked, unroll=DEPTH)
         logits = x.reshape(-1, WIDTH) @ embedding.T
         labels = jnp.roll(tokens, -1, axis=1).ravel()
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
@@ -59,7 +61,7 @@ def training_step(mixer: str):
 
 @pytest.mark.slow
 def test_training_step(benchmark):
-    """Six blocks, width 128, 16 sequences of 128 tokens: at most 3 times attention's step, compiled in 10 s.
+    """Six blocks of width 128, 16 sequences of 128 tokens: at most 3 times attention's step.
 
     Predicted: about 1, since within chunks of 32 the scan is attention's two products on a quarter of the
     pairs. Measured on 2 cores of an AMD EPYC with AVX-512, beside other work:

@@ -10,7 +10,7 @@ LENGTHS = [1, CHUNK - 1, CHUNK, 2 * CHUNK + 5]
 
 
 def build(config, state=3, **fields):
-    """No parameter of it is 0 or 1; steps from 0.01 to 2, so that heads forget and remember."""
+    """A module none of whose parameters is 0 or 1; steps from 0.02 to 2: heads forget, heads remember."""
     module = SSM(config(**fields), state, nnx.Rngs(0))
     draw = np.random.default_rng(0)
 
