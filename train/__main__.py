@@ -8,6 +8,8 @@ from rich.console import Console
 
 from jaxlayers.refusal import Refusal
 from train.config import SweepConfig, read
+from train.interruption import Interruption, Stopped
+from train.log import Fault
 from train.sweep import run
 
 USAGE = "usage: python -m train CONFIG.toml [--field value ...]    (--help after CONFIG explains each field)"
@@ -27,13 +29,17 @@ def main(arguments: list[str]) -> int:
             args=arguments[1:],
             config=(tyro.conf.AvoidSubcommands,),
         )
-        run(sweep, console)
+        with Interruption() as interruption:
+            run(sweep, console, interruption=interruption)
     except Refusal as refusal:
         print(f"error: {refusal}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
-        return 130
+    except Fault as fault:
+        print(f"error: {fault}", file=sys.stderr)
+        return 1
+    except Stopped as stopped:
+        print(f"{stopped}: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        return 128 + stopped.number
     return 0
 
 

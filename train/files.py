@@ -1,5 +1,6 @@
 """What must hold of files when processes end at any moment, and when several work in one folder."""
 
+import errno
 import fcntl
 import os
 import socket
@@ -11,6 +12,22 @@ from typing import TextIO
 from jaxlayers.refusal import Refusal
 
 LOCK = "lock"
+FULL = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]
+
+
+@contextmanager
+def full_disk_refused(folder: Path) -> Iterator[None]:
+    """Whoever finds that there is no space: Python raises OSError, tensorstore ValueError."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = next((reason for reason in FULL if reason in str(error)), None)
+        if reason is None:
+            raise
+        raise Refusal(
+            f"{folder}: {reason}: free some space and run the same command, which goes on from the last "
+            "checkpoint"
+        ) from error
 
 
 @contextmanager

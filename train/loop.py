@@ -10,17 +10,24 @@ import jax
 import numpy as np
 
 from train import parallel
-from train.checkpoint import Checkpoints, saved
+from train.checkpoint import Checkpoints
 from train.config import GroupConfig
 from train.cost import training_flops
+from train.interruption import NEVER, Interruption
 from train.metrics import Metrics
 from train.progress import Progress
 from train.step import Sums, Trainer
 from train.tasks import Task
 
 
-def train(group: GroupConfig, folder: Path, task: Task, progress: Progress) -> None:
-    """Makes the steps that are left. Killed at any moment and called again, it ends with the same bits."""
+def train(
+    group: GroupConfig, folder: Path, task: Task, progress: Progress, interruption: Interruption = NEVER
+) -> None:
+    """Makes the steps that are left. Killed at any moment and called again, it ends with the same bits.
+
+    Raises:
+        Stopped: by a signal, after a checkpoint.
+    """
     steps, cadence, seeds = group.task.steps, group.cadence, np.array(group.seeds)
     trainer = Trainer(group, task)
     tokens = group.task.batch * task.length
@@ -30,10 +37,10 @@ def train(group: GroupConfig, folder: Path, task: Task, progress: Progress) -> N
     evaluate = Evaluation(trainer, task, cadence.validation_batches)
 
     with Checkpoints(folder) as checkpoints:
-        state = start(parallel.replicate(seeds))
-        if done := saved(folder):
-            state = parallel.replicate(checkpoints.restore(done, like=parallel.first(state)))
-        with Metrics(folder, done) as metrics:
+        state, done = start(parallel.replicate(seeds)), 0
+        if found := checkpoints.newest(like=parallel.first(state)):
+            done, state = found[0], parallel.replicate(found[1])
+        with Metrics(folder, done) as metrics, interruption.postponed():
             for stop, batches in prefetched(group, task, done):
                 batches = parallel.shard(batches, axis=2)
                 call = dispatch.at(state, batches)
@@ -70,9 +77,10 @@ def train(group: GroupConfig, folder: Path, task: Task, progress: Progress) -> N
                 if last:
                     for seed, row in zip(group.seeds, evaluate("test", state.parameters), strict=True):
                         metrics.write(step=stop, seed=seed, split="test", **row)
-                if last or stop % cadence.save_every == 0:
+                if last or stop % cadence.save_every == 0 or interruption.number is not None:
                     metrics.flush()  # before the checkpoint, so that no step is without its line
                     checkpoints.save(stop, parallel.first(state))
+                interruption.leave()
 
 
 class Compiled:

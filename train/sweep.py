@@ -15,7 +15,9 @@ from train import parallel
 from train.checkpoint import Checkpoints, claim, saved, write_json
 from train.config import GroupConfig, SweepConfig
 from train.cost import training_flops
-from train.files import held
+from train.files import full_disk_refused, held
+from train.interruption import NEVER, Interruption
+from train.log import logged, shown
 from train.loop import train
 from train.metrics import FILE, lines, write_csv
 from train.progress import Progress, duration
@@ -25,8 +27,16 @@ from train.tasks import CACHE, Task, load
 SWEEP = "sweep.json"
 
 
-def run(sweep: SweepConfig, console: Console, cache: Path = CACHE) -> None:
-    """Trains every group that is not finished. Refuses, before anything runs, what cannot run."""
+def run(
+    sweep: SweepConfig, console: Console, cache: Path = CACHE, interruption: Interruption = NEVER
+) -> None:
+    """Trains every group that is not finished. Refuses, before anything runs, what cannot run.
+
+    Raises:
+        Refusal: it cannot run, or the disk is full.
+        Fault: an internal error, whose traceback is in the folder's log.
+        Stopped: by a signal; what was trained is saved.
+    """
     groups = sweep.groups()
     for name, config in sweep.tasks.items():
         if config.batch % parallel.count():
@@ -34,17 +44,21 @@ def run(sweep: SweepConfig, console: Console, cache: Path = CACHE) -> None:
                 f"tasks.{name}.batch {config.batch} is not divisible by the number of devices, "
                 f"{parallel.count()}: change one of the two"
             )
-    tasks = {name: load(config, cache) for name, config in sweep.tasks.items()}
-    with ExitStack() as holding:
+    with shown(console), logged(sweep.path), full_disk_refused(sweep.path), ExitStack() as holding:
+        tasks = {name: load(config, cache) for name, config in sweep.tasks.items()}
         for group in groups:
             holding.enter_context(held(sweep.path / group.path))
             claim(sweep.path / group.path, group)
         write_json(sweep.path / SWEEP, sweep)
-        train_groups(sweep, groups, tasks, console)
+        train_groups(sweep, groups, tasks, console, interruption)
 
 
 def train_groups(
-    sweep: SweepConfig, groups: list[GroupConfig], tasks: dict[str, Task], console: Console
+    sweep: SweepConfig,
+    groups: list[GroupConfig],
+    tasks: dict[str, Task],
+    console: Console,
+    interruption: Interruption,
 ) -> None:
     """Those that are not finished, in folders that this process holds."""
     work = {}
@@ -61,7 +75,8 @@ def train_groups(
                 begun = time.monotonic()
                 folder = sweep.path / group.path
                 progress.start(group.label)
-                train(group, folder, tasks[group.task_name], progress)
+                with logged(folder), full_disk_refused(folder):
+                    train(group, folder, tasks[group.task_name], progress, interruption)
                 test = [line["loss"] for line in lines(folder / FILE) if line["split"] == "test"]
                 losses = ", ".join("not finite" if loss is None else f"{loss:.3f}" for loss in test)
                 progress.finish(f"test loss {losses}  in {duration(time.monotonic() - begun)}")

@@ -1,8 +1,21 @@
+from io import StringIO
+
+import jax
 import pytest
+from rich.console import Console
 
 from jaxlayers.config import Architecture
 from train.config import Cadence, GroupConfig, Optimiser
 from train.tasks import SyntheticConfig, load
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once(tmp_path_factory):
+    """The same tiny models are trained again and again; each is compiled once."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +36,9 @@ def group() -> GroupConfig:
 @pytest.fixture(scope="session")
 def task(group):
     return load(group.task)
+
+
+@pytest.fixture
+def console():
+    """Not a terminal; what is printed is in `console.file`."""
+    return Console(file=StringIO(), width=200)

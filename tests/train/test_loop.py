@@ -18,6 +18,7 @@ from rich.console import Console
 from train import loop, parallel
 from train.checkpoint import Checkpoints, saved
 from train.config import SweepConfig
+from train.interruption import Interruption, Stopped
 from train.loop import Evaluation, train
 from train.metrics import lines
 from train.progress import Progress
@@ -80,6 +81,22 @@ def test_stopped_and_resumed(dispatches, group, task, tmp_path, uninterrupted, m
     for line in kept + whole:
         line.pop("tokens_per_second", None)
     assert kept == whole  # every step once
+
+
+def test_asked_to_leave_it_saves_and_goes_on_later(group, task, tmp_path, uninterrupted, monkeypatch):
+    """At the end of the dispatch, where no checkpoint was due."""
+    rarely = group.model_copy(update={"cadence": group.cadence.model_copy(update={"save_every": 400})})
+
+    def asked(self, flops, seconds, words):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch, Interruption() as interruption:
+        patch.setattr(Progress, "advance", asked)
+        with pytest.raises(Stopped, match="SIGTERM"):
+            train(rarely, tmp_path, task, progress(group), interruption)
+    assert saved(tmp_path) == 4
+    train(rarely, tmp_path, task, progress(group))
+    assert_same_bits(final(tmp_path, group, task), final(uninterrupted, group, task))
 
 
 def test_metrics_hold_every_step_of_every_seed_once(group, uninterrupted):
