@@ -87,7 +87,11 @@ def test_gradients_of_attention_and_a_sparse_mlp_in_training(config, float64):
             self.module = module
 
     def stacked(build):
-        return nnx.split(nnx.vmap(lambda rngs: Half(build(rngs)))(nnx.Rngs(0).split(4)))
+        def blocks():
+            return nnx.vmap(lambda rngs: Half(build(rngs)))(nnx.Rngs(0).split(4))
+
+        graph, shapes = nnx.split(nnx.eval_shape(blocks))
+        return graph, jax.tree.map(lambda leaf: 0.3 * draw(*leaf.shape, seed=leaf.size), shapes)
 
     attention, attention_state = stacked(lambda rngs: SparseAttention(fields, rngs))
     mlp, mlp_state = stacked(lambda rngs: SparseMLP(fields, 4, rngs))
