@@ -1,12 +1,7 @@
 """Resuming: whatever happens to the process, the parameters end as if nothing had happened."""
 
-import json
 import os
-import random
 import signal
-import subprocess
-import sys
-import time
 from io import StringIO
 
 import jax
@@ -24,7 +19,6 @@ from train.metrics import lines
 from train.progress import Progress
 from train.step import Trainer
 from train.sweep import run
-from train.tasks import load
 
 
 def progress(group):
@@ -157,55 +151,3 @@ def test_a_finished_sweep_is_left_alone(group, tmp_path, monkeypatch):
     run(sweep, Console(file=said))
     assert "1 of 1 groups of runs are finished already" in said.getvalue()
     assert {p: p.stat().st_mtime_ns for p in sweep.path.rglob("checkpoints/*")} == before
-
-
-SWEEP = """
-name = "killed"
-depths = [2]
-seeds = [0, 1]
-[architectures.tiny]
-width = 16
-heads = 2
-[tasks.words]
-kind = "synthetic"
-length = 8
-batch = 8
-steps = 400
-[cadence]
-dispatch = 4
-validate_every = 8
-save_every = 8
-"""
-
-
-KILLS = 4
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments(tmp_path):
-    """SIGKILL of the command, from outside, wherever it is; then once more from where it was."""
-    config = tmp_path / "killed.toml"
-    config.write_text(SWEEP)
-
-    def command(folder):
-        return [sys.executable, "-m", "train", str(config), "--folder", str(tmp_path / folder)]
-
-    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
-    subprocess.run(command("whole"), check=True, env=environment, capture_output=True)
-    moments = random.Random(0)
-    group = tmp_path / "cut" / "killed" / "words" / "tiny" / "depth-02"
-    for _ in range(KILLS):
-        process = subprocess.Popen(command("cut"), env=environment)
-        begun = saved(group)
-        while process.poll() is None and saved(group) == begun:
-            time.sleep(0.01)
-        time.sleep(moments.uniform(0, 0.2))
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL  # it was still at work
-        assert begun < saved(group) < 400
-    subprocess.run(command("cut"), check=True, env=environment, capture_output=True)
-    a, b = ((tmp_path / f / "killed" / "words" / "tiny" / "depth-02").resolve() for f in ("whole", "cut"))
-    sweep = SweepConfig.model_validate(json.loads((a.parents[2] / "sweep.json").read_text()))
-    (config_group,) = sweep.groups()
-    task = load(config_group.task)
-    assert_same_bits(final(a, config_group, task), final(b, config_group, task))
