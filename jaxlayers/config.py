@@ -13,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+Mixer = Literal["attention", "ssm", "sparse"]
 LOOPED = "a core that loops in a pre-norm residual"
 Exponent = Annotated[float, annotated_types.Interval(ge=0, le=1)]
 
@@ -26,6 +27,8 @@ class Architecture(BaseModel):
     LayerNorm scaling (2502.05795): residual="pre-norm-scaled", branch_exponent=0.
     Looped, weight-tied (2606.18524): core=1, or core=L and branch_exponent=0.5.
     Gated recurrent (2608.15062): prelude=1, core=1, coda=1, gated=True.
+    Sparse (2111.12763): mixers=("sparse",), mlp="sparse".
+    State space (2405.21060): mixers=("ssm",). Hybrid: mixers=("attention", "ssm").
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -42,7 +45,22 @@ class Architecture(BaseModel):
     norm_epsilon: PositiveFloat = Field(1e-6, description="added to the variance under the root")
     positions: Literal["rotary", "learned"] = Field("rotary", description="how order enters")
     rotary_base: PositiveFloat = Field(10_000.0, description="of the rotary wavelengths")
-    mlp: Literal["gelu", "swiglu"] = Field("gelu", description="the MLP's nonlinearity")
+    mixers: tuple[Mixer, ...] = Field(
+        ("attention",),
+        strict=False,  # TOML has lists
+        min_length=1,
+        description="what mixes positions in successive blocks, in turn: attention, a state-space model "
+        "(ssm), or attention with a multiplicative QKV (sparse)",
+    )
+    state: PositiveInt = Field(
+        16, description="of an ssm: how much a head remembers of each of its dimensions"
+    )
+    mlp: Literal["gelu", "swiglu", "sparse"] = Field(
+        "gelu", description="the MLP's nonlinearity; sparse: a controller chooses the hidden units"
+    )
+    sparse_block: PositiveInt = Field(
+        16, description="of a sparse MLP: hidden units of which one is chosen; N in 2111.12763"
+    )
     bias: bool = Field(False, description="biases in the linear layers and in LayerNorm")
     tied: bool = Field(False, description="the read-out is the embedding transposed")
     residual: Literal["pre-norm", "pre-norm-scaled", "post-norm", "deepnorm"] = Field(
@@ -88,12 +106,29 @@ class Architecture(BaseModel):
                 f"rotary positions need an even head width, but width {self.width} / heads {self.heads} "
                 f"is {self.head_width}: change width or heads, or set positions to learned"
             )
+        if "sparse" in self.mixers and self.kv_heads:
+            raise ValueError(
+                f"kv_heads {self.kv_heads} is a choice of attention, but mixers has sparse, whose keys are "
+                "as many as its queries: leave kv_heads out, or sparse"
+            )
+        for field, value in (("width", self.width), ("mlp_width", self.hidden)):
+            if self.mlp == "sparse" and value % self.sparse_block:
+                raise ValueError(
+                    f"{field} {value} is not divisible by sparse_block {self.sparse_block}: change one of "
+                    "the two"
+                )
         return self
 
     @model_validator(mode="after")
     def _recurs_or_not(self) -> "Architecture":
         """A field that the others leave without a meaning is refused, not ignored."""
         pre_norm = self.residual.startswith("pre-norm")
+        plain = self.mixers == ("attention",) and self.mlp != "sparse"
+        if self.residual == "deepnorm" and not plain:
+            raise ValueError(
+                "residual deepnorm says how attention and a gelu or swiglu mlp start, but mixers is "
+                f"{', '.join(self.mixers)} and mlp {self.mlp}: change one of the three"
+            )
         for field, value, default, belongs, rule in [
             ("branch_exponent", self.branch_exponent, 1, pre_norm, "a pre-norm residual"),
             ("loop_exponent", self.loop_exponent, 1, pre_norm and self.core and not self.gated, LOOPED),
@@ -106,10 +141,28 @@ class Architecture(BaseModel):
                     f"{field} {value} is a choice of {rule}, but residual is {self.residual}, "
                     f"core {self.core} and gated {self.gated}: leave {field} out, or change these"
                 )
+        for field, value, belongs, rule in [
+            ("state", self.state, "ssm" in self.mixers, "an ssm among the mixers"),
+            ("sparse_block", self.sparse_block, self.mlp == "sparse", "a sparse mlp"),
+        ]:
+            if value != 16 and not belongs:
+                raise ValueError(
+                    f"{field} {value} is a choice of {rule}, but mixers is {', '.join(self.mixers)} and mlp "
+                    f"{self.mlp}: leave {field} out, or change these"
+                )
         return self
 
     def check(self, depth: int) -> None:
         """ValueError where the blocks do not come out at this depth."""
+        turns = len(self.mixers)
+        for field, blocks in (
+            ("depth", depth), ("core", self.core or 0), ("prelude", self.prelude), ("coda", self.coda)
+        ):  # fmt: skip
+            if blocks % turns:
+                raise ValueError(
+                    f"{field} {blocks} is not divisible by the {turns} mixers that take turns: change one of "
+                    "the two"
+                )
         if self.core is None:
             return
         middle = depth - self.prelude - self.coda
@@ -132,7 +185,7 @@ class Architecture(BaseModel):
         """Units of an MLP; SwiGLU's default is a third smaller, and even in eights, as in Llama."""
         if self.mlp_width:
             return self.mlp_width
-        return 4 * self.width if self.mlp == "gelu" else -(-8 * self.width // 24) * 8
+        return -(-8 * self.width // 24) * 8 if self.mlp == "swiglu" else 4 * self.width
 
     @property
     def parameter_dtype(self) -> str:

@@ -8,8 +8,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, UInt32
 
-from jaxlayers.config import ModelConfig
-from jaxlayers.modules import MLP, Attention, Norm
+from jaxlayers.config import Mixer, ModelConfig
+from jaxlayers.modules import MLP, SSM, Attention, Norm, SparseAttention, SparseMLP
 from jaxlayers.residual import (
     QUIET,
     RULES,
@@ -26,17 +26,20 @@ from jaxlayers.residual import (
 UNROLLED = 8  # blocks: up to here an unrolled loop is faster on CPU and still compiles in seconds
 
 
-class Block(nnx.Module):
-    """Attention, then MLP, each on a residual branch of its own."""
+MIXERS: dict[Mixer, type[Attention | SSM]] = {"attention": Attention, "ssm": SSM, "sparse": SparseAttention}
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
+
+class Block(nnx.Module):
+    """A mixer of positions, then an MLP, each on a residual branch of its own."""
+
+    def __init__(self, config: ModelConfig, turn: int, rngs: nnx.Rngs):
         rule = RULES[config.residual]
-        self.attention = rule(Attention(config, rngs), config)
-        self.mlp = rule(MLP(config, rngs), config)
+        self.mixer = rule(MIXERS[config.mixers[turn]](config, rngs), config, turn)
+        self.mlp = rule((SparseMLP if config.mlp == "sparse" else MLP)(config, rngs), config, turn)
 
     @property
     def branches(self) -> tuple[Branch, ...]:
-        return self.attention, self.mlp
+        return self.mixer, self.mlp
 
 
 class Embedding(nnx.Module):
@@ -81,13 +84,17 @@ class Embedding(nnx.Module):
 class Decoder(nnx.Module):
     """tokens [B, T] → logits [B, T, V]; position t sees the tokens up to t.
 
-    Parameters of the blocks are stacked: each leaf of `blocks` has a leading axis.
+    `blocks` has one block for each of the mixers that take turns. The parameters of those that have the same
+    mixer are stacked: each leaf has a leading axis.
     """
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
         self.config = config
         self.embedding = Embedding(config, rngs)
-        self.blocks = nnx.vmap(lambda each: Block(config, each))(rngs.split(config.blocks))
+        turns = range(len(config.mixers))
+        self.blocks = nnx.vmap(lambda each: nnx.List([Block(config, turn, each) for turn in turns]))(
+            rngs.split(config.blocks // len(turns))
+        )
         self.norm = Norm(config)
         shape, dtype = (config.width, config.vocabulary), config.parameter_dtype
         unembedding = nnx.initializers.lecun_normal()(rngs.params(), shape, dtype)
@@ -120,9 +127,9 @@ class Decoder(nnx.Module):
         x = self.embedding(tokens)
         keys = None if noise is None else jax.vmap(jax.random.key)(noise)
         if keep is None:
-            return self.through_blocks(Stream(x), keys=keys).x
+            return self.through_blocks(Stream(x, keys), keys=keys).x
         keep = keep.astype(x.dtype)
-        return self.through_blocks(Stream(keep[0] * x), keep[1:].reshape(-1, 2), keys).x
+        return self.through_blocks(Stream(keep[0] * x, keys), keep[1:].reshape(-1, 2), keys).x
 
     def through_blocks(
         self, stream: AnyStream, keep: Float[Array, "L 2"] | None = None, keys: Keys | None = None
@@ -131,11 +138,16 @@ class Decoder(nnx.Module):
         config, recurrence = self.config, self.recurrence
         structure, stacked = nnx.split(self.blocks)
         unroll = jax.default_backend() == "cpu" and config.depth <= UNROLLED
+        turns = len(config.mixers)
+        keep = None if keep is None else keep.reshape(-1, turns, 2)
 
         def step(stream, each):
             parameters, at, keep = each
-            for i, branch in enumerate(nnx.merge(structure, parameters).branches):
-                stream = through(stream, branch, at, None if keep is None else keep[i])
+            blocks = nnx.merge(structure, parameters)
+            for turn, block in enumerate(blocks):
+                for i, branch in enumerate(block.branches):
+                    counts = None if keep is None else keep[turn, i]
+                    stream = through(stream, branch, at + turn, counts)
             return stream, None
 
         if config.remat:
@@ -145,9 +157,10 @@ class Decoder(nnx.Module):
             """`count` blocks in turn, the first of which is applied as number `at` of all."""
             if not count:
                 return stream
-            parameters = jax.tree.map(lambda leaf: leaf[first : first + count], stacked)
-            places = at + jnp.arange(count)
-            each = parameters, places, None if keep is None else keep[places]
+            rounds = slice(first // turns, (first + count) // turns)
+            parameters = jax.tree.map(lambda leaf: leaf[rounds], stacked)
+            places = at + turns * jnp.arange(count // turns)
+            each = parameters, places, None if keep is None else keep[places // turns]
             return jax.lax.scan(step, stream, each, unroll=unroll)[0]
 
         start = apply(stream, 0, config.prelude, 0)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from jaxlayers.decoder import Decoder
-from jaxlayers.modules import MLP, Memory
+from jaxlayers.modules import MLP, SparseMLP
 from jaxlayers.residual import DecodingStream
 
 
@@ -18,17 +19,18 @@ from jaxlayers.residual import DecodingStream
 class Past:
     """What a model remembers of the positions before."""
 
-    memory: Memory  # of each block as it is applied, along a leading axis
+    memory: tuple[Any, ...]  # of each mixer that takes turns; a leading axis over its blocks, as applied
     positions: Int[Array, ""]
 
 
 def empty(model: Decoder, batch: int) -> Past:
     """Before the first position."""
-    (memory,) = (
-        branch.module.empty(batch) for branch in model.blocks.branches if not isinstance(branch.module, MLP)
+    mixers = (block.mixer.module for block in model.blocks)
+    memory = tuple(mixer.empty(batch) for mixer in mixers if not isinstance(mixer, MLP | SparseMLP))
+    rounds = model.config.depth // len(memory)
+    return Past(
+        jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (rounds, *leaf.shape)), memory), jnp.int32(0)
     )
-    depth = model.config.depth
-    return Past(jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (depth, *leaf.shape)), memory), jnp.int32(0))
 
 
 def advance(model: Decoder, tokens: Int[Array, "B T"], past: Past) -> tuple[Float[Array, "B T V"], Past]:

@@ -20,7 +20,7 @@ class Member(NamedTuple):
     """One term of the sum."""
 
     name: str
-    kind: str  # embedding, attention, mlp, head, block
+    kind: str  # embedding, attention, ssm, mlp, head, block
     block: int  # -1: the embedding
 
 
@@ -113,6 +113,8 @@ def members(config: ModelConfig, granularity: Granularity) -> tuple[Member, ...]
         if granularity == "head":
             found += [Member(f"head {b}.{h}", "head", b) for h in range(config.heads)]
         else:
-            found.append(Member(f"attention {b}", "attention", b))
+            mixer = config.mixers[b % len(config.mixers)]
+            kind = "ssm" if mixer == "ssm" else "attention"
+            found.append(Member(f"{kind} {b}", kind, b))
         found.append(Member(f"mlp {b}", "mlp", b))
     return tuple(found)

@@ -13,7 +13,7 @@ From this one statement follow both
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from jaxlayers.config import ModelConfig
-from jaxlayers.modules import MLP, Memory, Module, Norm
+from jaxlayers.modules import MLP, Attention, Module, Norm, SparseMLP
 from jaxlayers.modules.norm import Freeze, live
 
 Scalar = Float[Array, ""]
@@ -33,9 +33,10 @@ Position = Int[Array, ""] | int  # of a block among all that are applied, from 0
 class Branch(nnx.Module):
     """A module and the rule by which it reads the stream and writes to it."""
 
-    def __init__(self, module: Module, config: ModelConfig):
+    def __init__(self, module: Module, config: ModelConfig, turn: int):
         self.norm = Norm(config)
         self.module = module
+        self.turn = turn  # of its block among those whose mixers take turns
 
     def read(self, x: Float[Array, "B T D"], at: Position) -> Float[Array, "B T D"]:
         """What the module is given, in the block at a position."""
@@ -51,8 +52,8 @@ class Branch(nnx.Module):
 class PreNorm(Branch):
     """x ← x + ε · module(norm x); ε is the config's branch_scale."""
 
-    def __init__(self, module: Module, config: ModelConfig):
-        super().__init__(module, config)
+    def __init__(self, module: Module, config: ModelConfig, turn: int):
+        super().__init__(module, config, turn)
         self.scale = config.branch_scale
 
     def read(self, x, at):
@@ -87,8 +88,8 @@ class DeepNorm(PostNorm):
     For L blocks of a decoder on its own: Wang et al. 2022, 2203.00555, figure 2.
     """
 
-    def __init__(self, module: Module, config: ModelConfig):
-        super().__init__(module, config)
+    def __init__(self, module: Attention | MLP, config: ModelConfig, turn: int):
+        super().__init__(module, config, turn)
         self.alpha = (2 * config.depth) ** 0.25
         module.scale_start((8 * config.depth) ** -0.25)
 
@@ -173,17 +174,21 @@ class Stream:
     """The residual stream on its own."""
 
     x: Float[Array, "B T D"]
+    keys: Keys | None = None  # of what is random in training
 
     def by(self, rule: Rule, *later: "Stream") -> "Stream":
         """What a rule makes of this stream and later ones."""
-        return Stream(rule(self.x, *(other.x for other in later)))
+        return Stream(rule(self.x, *(other.x for other in later)), self.keys)
 
-    def written(
-        self, module: Module, h: Float[Array, "B T D"], at: Position, keep: Scalar | None
-    ) -> "Stream":
-        """What a module writes, as a stream; it counts `keep` times (none: once)."""
-        update = module(h)
-        return Stream(update if keep is None else keep * update)
+    def written(self, branch: Branch, at: Position, keep: Scalar | None) -> "Stream":
+        """What a branch's module writes, as a stream; it counts `keep` times (none: once)."""
+        h = branch.read(self.x, at)
+        if self.keys is not None and isinstance(branch.module, SparseMLP):
+            of_block = partial(jax.random.fold_in, data=2)  # 0 and 1 are a recurrence's
+            update = branch.module(h, jax.vmap(lambda key: of_block(jax.random.fold_in(key, at)))(self.keys))
+        else:
+            update = branch.module(h)
+        return Stream(update if keep is None else keep * update, self.keys)
 
 
 @jax.tree_util.register_dataclass
@@ -209,10 +214,8 @@ class LedgerStream:
         share = new / jnp.maximum(new.sum(), 1)
         return LedgerStream(x, entries + share[:, None, None, None] * constant, count, self.parts)
 
-    def written(
-        self, module: Module, h: Float[Array, "B T D"], at: Position, keep: Scalar | None
-    ) -> "LedgerStream":
-        parts = self.parts(module, h)
+    def written(self, branch: Branch, at: Position, keep: Scalar | None) -> "LedgerStream":
+        parts = self.parts(branch.module, branch.read(self.x, at))
         if keep is not None:
             parts = keep * parts
         entries = jax.lax.dynamic_update_slice_in_dim(jnp.zeros_like(self.entries), parts, self.count, 0)
@@ -222,22 +225,22 @@ class LedgerStream:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class DecodingStream:
-    """The residual stream of new positions, beside what each attention remembers of those before."""
+    """The residual stream of new positions, beside what each mixer remembers of those before."""
 
     x: Float[Array, "B T D"]
-    memory: Memory  # with a leading axis: of the blocks, as they are applied
+    memory: tuple[Any, ...]  # of each that takes turns; with a leading axis over rounds, as they are applied
 
     def by(self, rule: Rule, *later: "DecodingStream") -> "DecodingStream":
         return DecodingStream(rule(self.x, *(other.x for other in later)), later[-1].memory)
 
-    def written(
-        self, module: Module, h: Float[Array, "B T D"], at: Position, keep: Scalar | None
-    ) -> "DecodingStream":
-        if isinstance(module, MLP):
-            return DecodingStream(module(h), self.memory)
-        update, own = module.advance(h, jax.tree.map(lambda leaf: leaf[at], self.memory))
-        memory = jax.tree.map(lambda leaf, new: leaf.at[at].set(new), self.memory, own)
-        return DecodingStream(update, memory)
+    def written(self, branch: Branch, at: Position, keep: Scalar | None) -> "DecodingStream":
+        h, module, turn = branch.read(self.x, at), branch.module, branch.turn
+        if isinstance(module, MLP | SparseMLP):
+            return DecodingStream(module.decode(h), self.memory)
+        turns = at // len(self.memory)
+        update, own = module.advance(h, jax.tree.map(lambda leaf: leaf[turns], self.memory[turn]))
+        known = jax.tree.map(lambda leaf, new: leaf.at[turns].set(new), self.memory[turn], own)
+        return DecodingStream(update, (*self.memory[:turn], known, *self.memory[turn + 1 :]))
 
 
 AnyStream = TypeVar("AnyStream", Stream, LedgerStream, DecodingStream)
@@ -245,5 +248,4 @@ AnyStream = TypeVar("AnyStream", Stream, LedgerStream, DecodingStream)
 
 def through(stream: AnyStream, branch: Branch, at: Position, keep: Scalar | None = None) -> AnyStream:
     """The stream after one more module."""
-    update = stream.written(branch.module, branch.read(stream.x, at), at, keep)
-    return stream.by(branch.join, update)
+    return stream.by(branch.join, stream.written(branch, at, keep))

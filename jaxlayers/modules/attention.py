@@ -65,20 +65,20 @@ class Attention(nnx.Module):
         # activations in the backward pass (about a quarter of a step).
         return self.qkv(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:2], -1, self.config.head_width)
 
-    def projected(
-        self, x: Float[Array, "B T D"], first: Int[Array, ""] | int = 0
+    def placed(
+        self, qkv: Float[Array, "B T C d"], first: Int[Array, ""] | int = 0
     ) -> tuple[Float[Array, "B T KV G d"], Float[Array, "B T KV d"], Float[Array, "B T KV d"]]:
-        """Queries, keys and values of positions from `first` on."""
+        """Queries, keys and values apart, at positions from `first` on."""
         heads, kv, d = self.config.heads, self.config.key_value_heads, self.config.head_width
-        q, k, v = jnp.split(self.project(x), [heads, heads + kv], axis=2)
+        q, k, v = jnp.split(qkv, [heads, heads + kv], axis=2)
         if self.config.positions == "rotary":
             base = self.config.rotary_base
             q, k = rotate(q, base, first), rotate(k, base, first)
-        return q.reshape(*x.shape[:2], kv, heads // kv, d), k, v
+        return q.reshape(*q.shape[:2], kv, heads // kv, d), k, v
 
     def mix(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """What each head gathers from the past, the heads side by side."""
-        return gather(*self.projected(x), jnp.tril(jnp.ones((x.shape[1], x.shape[1]), bool)))
+        return gather(*self.placed(self.project(x)), jnp.tril(jnp.ones((x.shape[1], x.shape[1]), bool)))
 
     def empty(self, batch: int) -> Memory:
         """Of a batch of sequences, before the first position."""
@@ -88,14 +88,16 @@ class Attention(nnx.Module):
 
     def advance(self, x: Float[Array, "B T D"], memory: Memory) -> tuple[Float[Array, "B T D"], Memory]:
         """What is written to T new positions, and the memory with them."""
-        q, k, v = self.projected(x, memory.positions)
-        at = memory.positions + jnp.arange(x.shape[1])
-        memory = Memory(
-            memory.keys.at[:, at].set(k), memory.values.at[:, at].set(v), memory.positions + x.shape[1]
-        )
+        return self.attend(self.project(x), memory)
+
+    def attend(self, qkv: Float[Array, "B T C d"], memory: Memory) -> tuple[Float[Array, "B T D"], Memory]:
+        B, T = qkv.shape[:2]
+        q, k, v = self.placed(qkv, memory.positions)
+        at = memory.positions + jnp.arange(T)
+        memory = Memory(memory.keys.at[:, at].set(k), memory.values.at[:, at].set(v), memory.positions + T)
         past = jnp.arange(memory.keys.shape[1]) <= at[:, None]
         mixed = gather(q, memory.keys, memory.values, past)
-        return self.out(mixed.reshape(-1, x.shape[-1])).reshape(x.shape), memory
+        return self.out(mixed.reshape(B * T, -1)).reshape(B, T, -1), memory
 
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         return self.out(self.mix(x).reshape(-1, x.shape[-1])).reshape(x.shape)

@@ -31,5 +31,8 @@ class MLP(nnx.Module):
             hidden = jax.nn.gelu(hidden, approximate=True)
         return self.out(hidden).reshape(x.shape)
 
+    def decode(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        return self(x)
+
     def parts(self, x: Float[Array, "B T D"]) -> Float[Array, "1 B T D"]:
         return self(x)[None]

@@ -1,23 +1,25 @@
 """Sparse is Enough (Jaszczur et al. 2021, 2111.12763): decoding that reads few of the weights."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from jaxlayers.config import ModelConfig
-from jaxlayers.modules.attention import Attention
+from jaxlayers.modules.attention import Attention, Memory
 from jaxlayers.modules.linear import linear
 
 NOISE = 0.1  # times a standard Gumbel variable, on the controller's logits in training
-HARD = 0.3  # of the training passes take the one unit; the rest a softmax over the block
+HARD = 0.3  # of the sequences in training take the one unit; the rest a softmax over the block
 TAPS = 3  # positions, and neighbouring heads, that the convolution sees
 
 
 def select(logits: Float[Array, "... G N"], key: Key[Array, ""] | None) -> Float[Array, "... G N"]:
     """How far each unit counts: one of each block of N, or in training with `key` sometimes a mixture.
 
-    A training pass is hard or soft as a whole, with the same gradient (straight-through; §3.1).
+    A sequence is hard or soft as a whole, with the same gradient (straight-through; §3.1).
     """
     if key is None:
         return jax.nn.one_hot(logits.argmax(-1), logits.shape[-1], dtype=logits.dtype)
@@ -32,13 +34,13 @@ class SparseMLP(nnx.Module):
     """out(relu(in x) ⊙ chosen), where a controller chooses one hidden unit in each block of N.
 
     Args:
-        config: hidden is the number of units (the argument `block` divides it, and the width).
-        block: N; the controller is a linear map of rank width / N.
+        config: hidden is the number of units, sparse_block is N; the controller is a linear map of rank
+            width / N.
     """
 
-    def __init__(self, config: ModelConfig, block: int, rngs: nnx.Rngs):
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
         self.config = config
-        self.block = block
+        self.block = block = config.sparse_block
         self.reduce = linear(config.width, config.width // block, config, rngs)
         self.score = linear(config.width // block, config.hidden, config, rngs)
         # A unit is a row in both matrices, so that decoding reads the chosen ones alone.
@@ -52,13 +54,17 @@ class SparseMLP(nnx.Module):
         """The controller's, by block."""
         return self.score(self.reduce(x)).reshape(len(x), -1, self.block)
 
-    def __call__(self, x: Float[Array, "B T D"], key: Key[Array, ""] | None = None) -> Float[Array, "B T D"]:
-        """Every unit is computed, and those not chosen are masked; with a key as in training, else hard."""
+    def __call__(
+        self, x: Float[Array, "B T D"], keys: Key[Array, " B"] | None = None
+    ) -> Float[Array, "B T D"]:
+        """Every unit is computed, and those not chosen are masked; with keys as in training, else hard."""
         rows = x.reshape(-1, x.shape[-1])
         hidden = rows @ self.inner[...].astype(x.dtype).T
         if self.inner_bias is not None:
             hidden += self.inner_bias[...].astype(x.dtype)
-        chosen = select(self.logits(rows), key).reshape(hidden.shape)
+        logits = self.logits(rows).reshape(*x.shape[:2], -1, self.block)
+        chosen = select(logits, None) if keys is None else jax.vmap(select)(logits, keys)
+        chosen = chosen.reshape(hidden.shape)
         return self.out(jax.nn.relu(hidden) * chosen).reshape(x.shape)
 
     def decode(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
@@ -77,8 +83,8 @@ class SparseMLP(nnx.Module):
             written += self.out.bias[...].astype(x.dtype)
         return written.reshape(x.shape)
 
-    def parts(self, x: Float[Array, "B T D"], key: Key[Array, ""] | None = None) -> Float[Array, "1 B T D"]:
-        return self(x, key)[None]
+    def parts(self, x: Float[Array, "B T D"]) -> Float[Array, "1 B T D"]:
+        return self(x)[None]
 
 
 class MultiplicativeQKV(nnx.Module):
@@ -117,6 +123,13 @@ class MultiplicativeQKV(nnx.Module):
         return qkv.swapaxes(2, 3).reshape(B, T, 3 * H, d), y[:, T:]
 
 
+class SparseMemory(NamedTuple):
+    """What attention remembers, and the last positions, which the convolution sees again."""
+
+    attention: Memory
+    seen: Float[Array, "*n B P H d"]
+
+
 class SparseAttention(Attention):
     """Attention whose queries, keys and values are `MultiplicativeQKV`'s; as many keys as queries."""
 
@@ -127,3 +140,13 @@ class SparseAttention(Attention):
 
     def project(self, x: Float[Array, "B T D"]) -> Float[Array, "B T C d"]:
         return self.multiplicative.advance(x, self.multiplicative.empty(len(x)))[0]
+
+    def empty(self, batch: int) -> SparseMemory:  # type: ignore[override]
+        return SparseMemory(super().empty(batch), self.multiplicative.empty(batch))
+
+    def advance(  # type: ignore[override]
+        self, x: Float[Array, "B T D"], memory: SparseMemory
+    ) -> tuple[Float[Array, "B T D"], SparseMemory]:
+        qkv, seen = self.multiplicative.advance(x, memory.seen)
+        written, attention = self.attend(qkv, memory.attention)
+        return written, SparseMemory(attention, seen)

@@ -65,13 +65,13 @@ class SSM(nnx.Module):
     """out(y ⊙ silu(gate)), with y from the heads' states; x, gate, b, c and Δ in one linear map.
 
     Args:
-        config: heads is the number of states side by side, each head_width wide.
-        state: N, what a head remembers of each of its dimensions.
+        config: heads is the number of states side by side, each head_width wide; state is N, how much a head
+            remembers of each of its dimensions.
     """
 
-    def __init__(self, config: ModelConfig, state: int, rngs: nnx.Rngs):
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
         self.config = config
-        self.state = state
+        self.state = state = config.state
         heads, dtype = config.heads, config.parameter_dtype
         self.inner = linear(config.width, 2 * config.width + 2 * state + heads, config, rngs)
         self.out = linear(config.width, config.width, config, rngs)

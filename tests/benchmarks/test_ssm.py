@@ -12,14 +12,14 @@ from flax import nnx
 from jaxlayers import ModelConfig
 from jaxlayers.modules import MLP, SSM, Attention, Norm
 
-WIDTH, LENGTH, BATCH, DEPTH, VOCABULARY, STATE = 128, 128, 16, 6, 1024, 16
+WIDTH, LENGTH, BATCH, DEPTH, VOCABULARY = 128, 128, 16, 6, 1024
 
 
 class Block(nnx.Module):
     """A mixer, then an MLP, pre-norm."""
 
     def __init__(self, mixer: str, config: ModelConfig, rngs: nnx.Rngs):
-        self.mixer = Attention(config, rngs) if mixer == "attention" else SSM(config, STATE, rngs)
+        self.mixer = Attention(config, rngs) if mixer == "attention" else SSM(config, rngs)
         self.mlp = MLP(config, rngs)
         self.norms = nnx.List([Norm(config), Norm(config)])
 

@@ -92,7 +92,7 @@ def gpt2(model, tokens):
 
     written = [embedding[tokens] + numbers(model.embedding.positions)[: len(tokens)]]
     for b in range(model.config.depth):
-        attention, mlp = model.blocks.attention, model.blocks.mlp
+        attention, mlp = model.blocks[0].branches
         q, k, v = np.split(linear(attention.module.qkv, norm(attention.norm, sum(written), b), b), 3, axis=1)
         out = np.split(numbers(attention.module.out.kernel, b), heads)
         by_head = (np.split(x, heads, axis=1) for x in (q, k, v))
@@ -122,7 +122,7 @@ def llama(model, tokens):
 
     written = [numbers(model.embedding.tokens)[tokens]]
     for b in range(model.config.depth):
-        attention, mlp = model.blocks.attention, model.blocks.mlp
+        attention, mlp = model.blocks[0].branches
         projected = norm(attention.norm, sum(written), b) @ numbers(attention.module.qkv.kernel, b)
         columns = np.split(projected, heads + 2 * groups, axis=1)
         q, k, v = columns[:heads], columns[heads : heads + groups], columns[heads + groups :]

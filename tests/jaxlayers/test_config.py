@@ -40,6 +40,33 @@ from jaxlayers import ModelConfig
             "change the depth or one of the three",
         ),
         (dict(core=3, depth=8), "depth 8 is not prelude 0 + core 3 x n + coda 0"),
+        (
+            dict(mixers=("sparse",), kv_heads=2),
+            "kv_heads 2 is a choice of attention, but mixers has sparse, whose keys are as many",
+        ),
+        (dict(mlp="sparse", sparse_block=3), "width 16 is not divisible by sparse_block 3: change one"),
+        (
+            dict(mlp="sparse", sparse_block=8, mlp_width=12),
+            "mlp_width 12 is not divisible by sparse_block 8: change one of the two",
+        ),
+        (
+            dict(mixers=("ssm",), residual="deepnorm"),
+            "but mixers is ssm and mlp gelu: change one of the three",
+        ),
+        (dict(mlp="sparse", residual="deepnorm"), "but mixers is attention and mlp sparse"),
+        (
+            dict(state=3),
+            "state 3 is a choice of an ssm among the mixers, but mixers is attention and mlp gelu",
+        ),
+        (dict(sparse_block=8), "sparse_block 8 is a choice of a sparse mlp, but mixers is attention"),
+        (
+            dict(mixers=("attention", "ssm"), depth=3),
+            "depth 3 is not divisible by the 2 mixers that take turns: change one of the two",
+        ),
+        (
+            dict(mixers=("attention", "ssm"), depth=4, core=1),
+            "core 1 is not divisible by the 2 mixers that take turns",
+        ),
         (dict(core=2, depth=1), "depth 1 is not prelude 0 + core 2 x n + coda 0"),
     ],
 )
@@ -68,6 +95,8 @@ def test_an_odd_head_width_is_fine_where_nothing_rotates(config):
         ("branch_exponent", 1.5, "less than or equal to 1"),
         ("residual", "sandwich", "'pre-norm', 'pre-norm-scaled', 'post-norm' or 'deepnorm'"),
         ("core", 0, "greater than 0"),
+        ("mixers", (), "at least 1"),
+        ("mixers", ("attention", "mamba"), "'attention', 'ssm' or 'sparse'"),
         ("prelude", -1, "greater than or equal to 0"),
         ("norm", "batch", "'rms' or 'layer'"),
         ("dtype", "float16", "'float32', 'bfloat16' or 'float64'"),
@@ -77,7 +106,7 @@ def test_a_wrong_key_or_value_is_named(config, field, value, reason):
     with pytest.raises(ValidationError) as refusal:
         config(**{field: value})
     (error,) = refusal.value.errors()
-    assert error["loc"] == (field,)
+    assert error["loc"][0] == field
     assert reason in error["msg"]
     assert error["input"] == value
 

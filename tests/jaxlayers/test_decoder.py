@@ -62,7 +62,7 @@ class TestKeep:
             outputs, at = (model.embedding.tokens, model.embedding.positions), slice(None)
         else:
             at, which = divmod(module - 1, 2)
-            out = (model.blocks.attention, model.blocks.mlp)[which].module.out
+            out = model.blocks[0].branches[which].module.out
             outputs = out.kernel, out.bias
         for parameter in outputs:
             parameter[...] = parameter[...].at[at].multiply(factor)
@@ -114,7 +114,7 @@ class TestStart:
         return lambda seed=0, **fields: Decoder(config(**start | fields), nnx.Rngs(seed))
 
     def kernels(self, model):
-        attention, mlp = model.blocks.attention.module, model.blocks.mlp.module
+        attention, mlp = model.blocks[0].mixer.module, model.blocks[0].mlp.module
         return [np.asarray(layer.kernel[...]) for layer in (attention.qkv, attention.out, mlp.inner, mlp.out)]
 
     def test_kernels_are_one_over_the_root_of_fan_in(self, fresh):

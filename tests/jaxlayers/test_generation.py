@@ -14,6 +14,10 @@ MODELS = {
     "post-norm": dict(residual="post-norm", kv_heads=2),
     "rolled": dict(depth=9, residual="pre-norm-scaled"),
     "looped": dict(core=2, depth=4),
+    "ssm": dict(mixers=("ssm",), state=3, depth=3),
+    "sparse": dict(mixers=("sparse",), mlp="sparse", sparse_block=4, bias=True),
+    "hybrid": dict(mixers=("attention", "ssm", "sparse"), depth=6, kv_heads=None),
+    "hybrid looped": dict(mixers=("ssm", "attention"), core=2, depth=6),
     "gated": dict(gated=True, prelude=1, core=1, coda=1, depth=5),
 }
 

@@ -97,7 +97,7 @@ class TestContributions:
         """From the stream that it reads, which is the model's with this and all later modules left out."""
         model = random_model(norm="layer", bias=True, branch_exponent=0.5, dtype="float64")
         before = np.asarray(model.hidden(tokens, jnp.asarray([1.0, 1, 1, 1, 0])))
-        mlp, at = model.blocks.mlp, 1
+        mlp, at = model.blocks[0].mlp, 1
         h = (before - before.mean(-1, keepdims=True)) / np.sqrt(before.var(-1, keepdims=True) + 1e-6)
         h = h * mlp.norm.scale[at] + mlp.norm.shift[at]
         h = h @ mlp.module.inner.kernel[at] + mlp.module.inner.bias[at]

@@ -27,6 +27,12 @@ ARCHITECTURES = {
     "looped pre-norm-scaled": dict(core=1, depth=3, residual="pre-norm-scaled", loop_exponent=0.5),
     "gated": dict(gated=True, prelude=1, core=1, coda=1, depth=4),
     "gated pre-norm-scaled": dict(gated=True, prelude=1, core=2, depth=5, residual="pre-norm-scaled"),
+    "ssm": dict(mixers=("ssm",), state=3),
+    "sparse": dict(mixers=("sparse",), mlp="sparse", sparse_block=4),
+    "hybrid": dict(mixers=("attention", "ssm"), depth=4),
+    "hybrid post-norm": dict(mixers=("ssm", "attention", "sparse"), depth=6, residual="post-norm"),
+    "hybrid looped": dict(mixers=("attention", "ssm"), core=2, depth=4),
+    "hybrid gated": dict(mixers=("ssm", "attention"), gated=True, prelude=2, core=2, coda=2, depth=8),
 }
 # The branch scale ε, or α, of the same, from the papers' formulas.
 SCALES = {
@@ -40,6 +46,12 @@ SCALES = {
     "looped pre-norm-scaled": 3**-0.5,
     "gated": 1 / 3,
     "gated pre-norm-scaled": 1 / 3,
+    "ssm": 1 / 2,
+    "sparse": 1 / 2,
+    "hybrid": 1 / 4,
+    "hybrid post-norm": 1.0,
+    "hybrid looped": 1 / (2 * 2),
+    "hybrid gated": 1 / 6,
 }
 
 
@@ -80,7 +92,8 @@ class ByHand:
 
     def block(self, entries, block):
         self.applied += 1
-        for branch in (self.model.blocks.attention, self.model.blocks.mlp):
+        block, turn = divmod(block, len(self.model.config.mixers))
+        for branch in self.model.blocks[turn].branches:
             norm, x = Norms.of(branch.norm, block), sum(entries)
             h = norm(x) if self.pre_norm else x
             if self.model.config.residual == "pre-norm-scaled":
@@ -279,15 +292,15 @@ def test_deepnorm_starts_values_and_mlps_smaller_but_not_queries_and_keys(config
     """β = (8M)^-¼ = ½ for M = 2 (2203.00555); Xavier's deviation is 1/√width here."""
     fields = dict(width=64, kv_heads=2, depth=2)
     plain, deep = (
-        Decoder(config(residual=rule, **fields), nnx.Rngs(0)).blocks for rule in ("post-norm", "deepnorm")
+        Decoder(config(residual=rule, **fields), nnx.Rngs(0)).blocks[0] for rule in ("post-norm", "deepnorm")
     )
-    qkv = deep.attention.module.qkv.kernel[...]
+    qkv = deep.mixer.module.qkv.kernel[...]
     q, k, v = np.split(np.asarray(qkv), [64, 64 + 32], axis=-1)
     np.testing.assert_allclose([q.std(), k.std(), v.std()], np.array([1, 1, 0.5]) / 8, rtol=0.03)
-    np.testing.assert_allclose(deep.attention.module.out.kernel[...].std(), 0.5 / 8, rtol=0.03)
+    np.testing.assert_allclose(deep.mixer.module.out.kernel[...].std(), 0.5 / 8, rtol=0.03)
     np.testing.assert_allclose(deep.mlp.module.inner.kernel[...].std(), 0.5 / 8, rtol=0.03)
     np.testing.assert_allclose(deep.mlp.module.out.kernel[...].std(), 0.5 / 16, rtol=0.03)
-    np.testing.assert_array_equal(plain.attention.module.qkv.kernel[..., :96], qkv[..., :96])
+    np.testing.assert_array_equal(plain.mixer.module.qkv.kernel[..., :96], qkv[..., :96])
 
 
 class TestReconfigured:

@@ -77,7 +77,10 @@ class TestSparseMLP:
     @pytest.fixture(params=[False, True], ids=["plain", "bias"])
     def mlp(self, config, float64, request):
         return randomise(
-            SparseMLP(config(mlp_width=24, bias=request.param, dtype="float64"), BLOCK, nnx.Rngs(0))
+            SparseMLP(
+                config(mlp="sparse", mlp_width=24, sparse_block=BLOCK, bias=request.param, dtype="float64"),
+                nnx.Rngs(0),
+            )
         )
 
     def by_hand(self, mlp, x):
@@ -121,7 +124,9 @@ class TestSparseMLP:
 
         @jax.jit
         def reaches(key):
-            gradient = jax.grad(lambda state: nnx.merge(graph, state)(x, key).sum())(state)
+            gradient = jax.grad(
+                lambda state: nnx.merge(graph, state)(x, None if key is None else key[None]).sum()
+            )(state)
             return jnp.abs(gradient.score.kernel[...]).sum() > 0
 
         hard, soft = (next(key for key in KEYS[:20] if is_hard(key) == kind) for kind in (True, False))
@@ -131,8 +136,16 @@ class TestSparseMLP:
 
     def test_the_same_key_is_the_same_pass(self, mlp):
         x = draw(2, 5, 16)
-        np.testing.assert_array_equal(mlp(x, KEYS[1]), mlp(x, KEYS[1]))
-        assert not np.allclose(mlp(x, KEYS[1]), mlp(x, KEYS[2]))
+        np.testing.assert_array_equal(mlp(x, KEYS[:2]), mlp(x, KEYS[:2]))
+        assert not np.allclose(mlp(x, KEYS[:2]), mlp(x, KEYS[2:4]))
+
+    def test_a_sequence_has_a_pass_of_its_own(self, mlp):
+        """Whatever the batch is, and however it is split over devices."""
+        x = draw(3, 5, 16)
+        together = mlp(x, KEYS[:3])
+        for b in range(3):
+            alone = mlp(x[b : b + 1], KEYS[b : b + 1])
+            np.testing.assert_allclose(together[b : b + 1], alone, rtol=1e-12, atol=1e-12)
 
 
 class TestMultiplicativeQKV:
@@ -217,9 +230,9 @@ class TestSparseAttention:
 @pytest.mark.parametrize("kind", ["mlp", "attention"])
 def test_blocks_stack_and_scan(config, float64, kind):
     """Parameters with a leading layer axis, through one compiled loop: as one block after another."""
-    fields = config(dtype="float64")
+    fields = config(dtype="float64", mlp="sparse", sparse_block=BLOCK)
     build = {
-        "mlp": lambda rngs: SparseMLP(fields, BLOCK, rngs),
+        "mlp": lambda rngs: SparseMLP(fields, rngs),
         "attention": lambda r: SparseAttention(fields, r),
     }
     graph, state = nnx.split(nnx.vmap(build[kind])(nnx.Rngs(0).split(3)))

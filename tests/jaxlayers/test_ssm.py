@@ -11,7 +11,7 @@ LENGTHS = [1, CHUNK - 1, CHUNK, 2 * CHUNK + 5]
 
 def build(config, state=3, **fields):
     """A module none of whose parameters is 0 or 1; steps from 0.02 to 2: heads forget, heads remember."""
-    module = SSM(config(**fields), state, nnx.Rngs(0))
+    module = SSM(config(mixers=("ssm",), state=state, **fields), nnx.Rngs(0))
     draw = np.random.default_rng(0)
 
     def perturb(leaf):
@@ -119,7 +119,7 @@ def test_gradients_are_finite_at_the_extremes(config, step):
 
 def test_memories_last_from_one_position_to_a_thousand(config):
     """Without an input, Δ is log-uniform in 0.001 to 0.1 and a uniform in 1 to 16."""
-    module = SSM(config(width=4096, heads=2048), 1, nnx.Rngs(0))
+    module = SSM(config(width=4096, heads=2048, mixers=("ssm",), state=1), nnx.Rngs(0))
     step = np.asarray(jax.nn.softplus(module.step_bias[...]))
     rate = np.exp(np.asarray(module.log_rate[...]))
     np.testing.assert_allclose(
@@ -142,7 +142,7 @@ def test_parts_are_what_each_head_writes(config, float64):
 
 def test_bfloat16_keeps_its_state_in_float32(config):
     """A sum of 512 small writes is lost in bfloat16: 256 + 1 = 256."""
-    module = SSM(config(dtype="bfloat16"), 3, nnx.Rngs(0))
+    module = SSM(config(dtype="bfloat16"), nnx.Rngs(0))
     written, state = module.advance(jnp.ones((1, 4, 16), jnp.bfloat16), module.empty(1))
     assert (written.dtype, state.dtype) == (jnp.bfloat16, jnp.float32)
     ones, nothing = jnp.ones((1, 512, 1)), jnp.zeros((1, 512, 1))
@@ -152,7 +152,7 @@ def test_bfloat16_keeps_its_state_in_float32(config):
 
 def test_blocks_stack_and_scan(config, float64):
     """Parameters with a leading layer axis, through one compiled loop: as one block after another."""
-    stacked = nnx.vmap(lambda rngs: SSM(config(dtype="float64"), 3, rngs))(nnx.Rngs(0).split(3))
+    stacked = nnx.vmap(lambda rngs: SSM(config(dtype="float64"), rngs))(nnx.Rngs(0).split(3))
     graph, state = nnx.split(stacked)
     x = draw(2, 6, 16)
     scanned, _ = jax.lax.scan(lambda x, each: (x + nnx.merge(graph, each)(x), None), x, state)
