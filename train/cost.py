@@ -7,7 +7,8 @@ import jax
 from flax import nnx
 
 from jaxlayers import Decoder, ModelConfig
-from jaxlayers.config import Architecture
+from jaxlayers.config import Architecture, Mixer
+from jaxlayers.modules.ssm import CHUNK
 
 Cost = Literal["parameters", "flops"]
 
@@ -17,11 +18,25 @@ def training_flops(config: ModelConfig, classes: int, tokens: int) -> float:
     weight and token, the same for each pair of positions in attention (causal: half of them count), and
     twice the forward pass for the backward pass (Kaplan et al. 2020). A gated core is counted in full for
     all recurrences, since all are computed whatever number a sequence draws."""
-    kv = config.key_value_heads * config.head_width
-    attention = config.width * (2 * config.width + 2 * kv) + config.width * (config.length + 1)
-    mlp = config.width * config.hidden * (2 if config.mlp == "gelu" else 3)
+    mixers = sum(multiplications(config, mixer) for mixer in config.mixers) / len(config.mixers)
+    mlp = config.width * config.hidden * (3 if config.mlp == "swiglu" else 2)
+    if config.mlp == "sparse":  # in training every unit is computed, and the controller
+        mlp += (config.width + config.hidden) * config.width // config.sparse_block
     gates = config.loops * 5 * config.width**2 if config.gated else 0
-    return 6.0 * tokens * (config.depth * (attention + mlp) + gates + config.width * classes)
+    return 6.0 * tokens * (config.depth * (mixers + mlp) + gates + config.width * classes)
+
+
+def multiplications(config: ModelConfig, mixer: Mixer) -> int | float:
+    """Of a mixer's forward pass, for each token."""
+    D, heads, d = config.width, config.heads, config.head_width
+    pairs = D * (config.length + 1)  # queries with keys and weights with values, the causal half
+    if mixer == "attention":
+        return D * (2 * D + 2 * config.key_value_heads * d) + pairs
+    if mixer == "sparse":  # the multiplicative layer as one product, the convolution of 3 x 3, the output
+        return D * D + 27 * D * d + D * D + pairs
+    state, chunk = config.state, min(CHUNK, config.length)
+    within = (chunk + 1) / 2 * (state + D)  # a chunk's pairs: b with c, and weights with x
+    return D * (3 * D + 2 * state + heads) + within + 2 * state * D  # states are written and read
 
 
 @lru_cache(maxsize=4096)

@@ -41,6 +41,25 @@ def test_training_flops_are_those_of_the_products(fields):
     assert 3 * (product_flops(forward.jaxpr) - not_counted) == training_flops(config, 40, tokens=4 * 32)
 
 
+@pytest.mark.parametrize(
+    ("fields", "pairs"),
+    [
+        (dict(mixers=("sparse",)), 64 * 63),  # of attention that are not causal, times width
+        (dict(mlp="sparse", sparse_block=8), 64 * 63),
+        (dict(mixers=("ssm",), state=8), 31 / 2 * (8 + 64) + 4 * 32**2),  # ... of a chunk, and the decays
+        (dict(mixers=("attention", "ssm"), state=8), (64 * 63 + 31 / 2 * (8 + 64) + 4 * 32**2) / 2),
+    ],
+    ids=["sparse attention", "sparse mlp", "ssm", "hybrid"],
+)
+def test_training_flops_of_other_modules_leave_out_bookkeeping_alone(fields, pairs):
+    config = ModelConfig(vocabulary=40, length=64, depth=2, width=64, heads=4, mlp_width=96, **fields)
+    structure, parameters = nnx.split(Decoder(config, nnx.Rngs(0)))
+    tokens = jnp.zeros((4, 64), jnp.int32)
+    forward = jax.make_jaxpr(lambda p: nnx.merge(structure, p)(tokens))(parameters)
+    done = product_flops(forward.jaxpr) - 2 * (4 * 64) * config.depth * pairs
+    assert 3 * done == pytest.approx(training_flops(config, 40, tokens=4 * 64), rel=0.01)
+
+
 REFERENCE = Architecture(width=64, heads=4)
 
 
