@@ -283,6 +283,24 @@ class TestLooped:
     def test_residual_scaling(self, config, fields, scale):
         assert config(**fields).branch_scale == scale
 
+    @pytest.mark.parametrize(
+        ("core", "exponent", "growth"),
+        [(1, 0, 1), (1, 0.5, 0.5), (1, 1, 0), (None, 0, 0.5), (None, 0.5, 0), (None, 1, 0)],
+    )
+    def test_growth_of_the_stream(self, config, core, exponent, growth):
+        """At the start, over 9 to 36 applications: the same block again writes much the same, so that the
+        sum grows with N·ε; those of unlike blocks grow with √N·ε."""
+
+        tokens = jnp.asarray(np.random.default_rng(0).integers(64, size=(8, 6)))
+
+        def rms(depth):
+            scale = dict(loop_exponent=exponent) if core else dict(branch_exponent=exponent)
+            fields = config(width=64, vocabulary=64, depth=depth, core=core, **scale)
+            x = jax.jit(lambda: Decoder(fields, nnx.Rngs(0)).hidden(tokens))()
+            return jnp.sqrt(jnp.square(x).mean())
+
+        np.testing.assert_allclose(np.log(rms(36) / rms(9)) / np.log(4), growth, atol=0.12)
+
     def test_one_block_has_one_block_s_parameters(self, config):
         blocks = Decoder(config(core=1, depth=5), nnx.Rngs(0)).blocks
         assert {leaf.shape[0] for leaf in jax.tree.leaves(nnx.state(blocks))} == {1}
