@@ -88,9 +88,10 @@ def evidence(
 
 
 def diverged(folder: Path, group: GroupConfig) -> list[int]:
-    """The seeds whose test loss is not a finite number; there is nothing to take apart."""
-    found = lines(folder / group.path / FILE)
-    return [line["seed"] for line in found if line["split"] == "test" and line["loss"] is None]
+    """The seeds whose training diverged, or whose test loss is not finite; there is nothing to take apart."""
+    found = list(lines(folder / group.path / FILE))
+    ended = {x["seed"] for x in found if x["split"] == "test" and x["loss"] is not None}
+    return [seed for seed in group.seeds if seed not in ended]
 
 
 def group_evidence(

@@ -8,6 +8,7 @@ from typing import Any
 import grain
 import jax
 import numpy as np
+from jaxtyping import Bool
 
 from train import parallel
 from train.checkpoint import Checkpoints
@@ -15,8 +16,8 @@ from train.config import GroupConfig
 from train.cost import training_flops
 from train.interruption import NEVER, Interruption
 from train.metrics import Metrics
-from train.progress import Progress
-from train.step import Sums, Trainer
+from train.progress import Progress, Work
+from train.step import StepMetrics, Sums, Trainer
 from train.tasks import Task
 
 
@@ -34,53 +35,109 @@ def train(
     flops = training_flops(trainer.config, task.classes, tokens)
     start = parallel.over_devices(parallel.over_seeds(trainer.start))
     dispatch = Compiled(parallel.over_devices(parallel.over_seeds(trainer.steps), donate=(0,)))
-    evaluate = Evaluation(trainer, task, cadence.validation_batches)
+    evaluate = Evaluation(trainer, task, cadence.validation_batches, progress.evaluated)
+
+    def evaluation(split: str, at_most: int | None = None) -> None:
+        rows = evaluate(split, state.parameters, at_most)
+        for seed, row, goes_on in zip(group.seeds, rows, sound, strict=True):
+            if goes_on:
+                metrics.write(step=done, seed=seed, split=split, **row)
 
     with Checkpoints(folder) as checkpoints:
         state, done = start(parallel.replicate(seeds)), 0
-        if found := checkpoints.newest(like=parallel.first(state)):
-            done, state = found[0], parallel.replicate(found[1])
+        if restored := checkpoints.newest(like=parallel.first(state)):
+            done, state = restored[0], parallel.replicate(restored[1])
+        sound = parallel.first(state.sound)
         with Metrics(folder, done) as metrics, interruption.postponed():
-            for stop, batches in prefetched(group, task, done):
-                batches = parallel.shard(batches, axis=2)
+            feed, clock = prefetched(group, task, done), Clock(metrics.seconds)
+            while done < steps:
+                with clock:
+                    stop, batches = next(feed)
+                    batches = parallel.shard(batches, axis=2)
                 call = dispatch.at(state, batches)
-                begun = time.perf_counter()
-                state, found = call(state, batches)
-                found = parallel.first(found)  # waits for the device
-                seconds = time.perf_counter() - begun
+                with clock:
+                    state, found = call(state, batches)
+                    found = parallel.first(found)  # waits for the device
 
+                seconds, peak = clock.lap(), parallel.peak()
                 rate = len(seeds) * (stop - done) * tokens / seconds
-                for i, step in enumerate(range(done, stop)):
-                    for s, seed in enumerate(group.seeds):
-                        metrics.write(
-                            step=step + 1,
-                            seed=seed,
-                            split="train",
-                            loss=float(found.loss[s, i]),
-                            accuracy=float(found.accuracy[s, i]),
-                            gradient_norm=float(found.gradient_norm[s, i]),
-                            learning_rate=float(trainer.schedule(step)),
-                            tokens_per_second=round(rate),
-                            flops=flops * (step + 1),
-                        )
-                progress.advance(
-                    len(seeds) * (stop - done) * flops,
-                    seconds,
-                    f"step {stop}/{steps}  loss {found.loss[:, -1].mean():.3f}  {rate:,.0f} tokens/s",
-                )
-                done = stop
-                last = stop == steps
-                if last or stop % cadence.validate_every == 0:
-                    rows = evaluate("validation", state.parameters, at_most=cadence.validation_batches)
-                    for seed, row in zip(group.seeds, rows, strict=True):
-                        metrics.write(step=stop, seed=seed, split="validation", **row)
+                speed = {"tokens_per_second": round(rate), "seconds": round(clock.total, 3)}
+                if peak:
+                    speed["utilisation"] = round(rate * flops / tokens / peak, 4)
+                for line in lines_of(group, done, found, sound):
+                    if line["split"] == "train":
+                        line["learning_rate"] = float(trainer.schedule(line["step"] - 1))
+                        line |= {"flops": flops * line["step"], **speed}
+                    metrics.write(**line)
+                sound = found.sound[:, -1]
+                losses = [
+                    float(loss) if ok else None for loss, ok in zip(found.loss[:, -1], sound, strict=True)
+                ]
+                progress.trained(len(seeds) * (stop - done) * flops, seconds, f"{stop}/{steps}", losses, rate)
+
+                done = stop if sound.any() else steps  # where all have diverged, nothing moves any more
+                last = done == steps
+                if last or done % cadence.validate_every == 0:
+                    evaluation("validation", at_most=cadence.validation_batches)
                 if last:
-                    for seed, row in zip(group.seeds, evaluate("test", state.parameters), strict=True):
-                        metrics.write(step=stop, seed=seed, split="test", **row)
-                if last or stop % cadence.save_every == 0 or interruption.number is not None:
+                    evaluation("test")
+                if last or done % cadence.save_every == 0 or interruption.number is not None:
                     metrics.flush()  # before the checkpoint, so that no step is without its line
-                    checkpoints.save(stop, parallel.first(state))
+                    checkpoints.save(done, parallel.first(state))
                 interruption.leave()
+
+
+def lines_of(
+    group: GroupConfig, done: int, found: StepMetrics, sound: Bool[np.ndarray, " S"]
+) -> Iterator[dict[str, Any]]:
+    """Of the steps after `done`: one for each seed while it was sound, one more where it diverged."""
+    before = np.concatenate([sound[:, None], found.sound[:, :-1]], axis=1)
+    for i in range(before.shape[1]):
+        for s, seed in enumerate(group.seeds):
+            if before[s, i]:
+                where = {"step": done + i + 1, "seed": seed}
+                loss = float(found.loss[s, i])
+                yield {
+                    **where,
+                    "split": "train",
+                    "loss": loss,
+                    "accuracy": float(found.accuracy[s, i]),
+                    "gradient_norm": float(found.gradient_norm[s, i]),
+                }
+                if not found.sound[s, i]:
+                    yield {**where, "split": "diverged", "loss": loss}
+
+
+def work(group: GroupConfig, task: Task, done: int) -> Work:
+    """What is left to do after `done` steps."""
+    steps, cadence = group.task.steps, group.cadence
+    batch = training_flops(group.model(task), task.classes, group.task.batch * task.length) * len(group.seeds)
+    validations = -(-steps // cadence.validate_every) - done // cadence.validate_every
+    test = padded(len(task.evaluation("test")), cadence.validation_batches)
+    evaluated = validations * cadence.validation_batches + test
+    return Work(group.depth, group.seeds, batch * (steps - done), batch / 3 * evaluated)
+
+
+def padded(count: int, stride: int) -> int:
+    """The next multiple of the stride."""
+    return count + -count % stride
+
+
+class Clock:
+    """Seconds within its `with` blocks: in all, and since the last lap."""
+
+    def __init__(self, total: float):
+        self.total = self.at_lap = total
+
+    def __enter__(self) -> None:
+        self.begun = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.total += time.perf_counter() - self.begun
+
+    def lap(self) -> float:
+        lap, self.at_lap = self.total - self.at_lap, self.total
+        return lap
 
 
 class Compiled:
@@ -117,22 +174,32 @@ def stack(batches: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 class Evaluation:
     """Mean loss and accuracy over a split, for each seed; one program for any number of batches."""
 
-    def __init__(self, trainer: Trainer, task: Task, batches: int):
+    def __init__(
+        self,
+        trainer: Trainer,
+        task: Task,
+        batches: int,
+        report: Callable[[float, float], None] = lambda flops, seconds: None,
+    ):
         def sums(parameters: Any, stacked: dict[str, Any]) -> Sums:
             return parallel.over_seeds(lambda each: trainer.evaluate(each, stacked))(parameters)
 
-        self.sums = parallel.over_devices(sums)
-        self.task, self.batches = task, batches
+        self.sums = Compiled(parallel.over_devices(sums))
+        self.task, self.batches, self.report = task, batches, report
+        self.flops = training_flops(trainer.config, task.classes, batches * task.batch * task.length) / 3
 
     def __call__(self, split: str, parameters: Any, at_most: int | None = None) -> list[dict[str, float]]:
         """One row a seed, over the first `at_most` batches of the split (none: over all)."""
         batches = list(self.task.evaluation(split)[:at_most])
         nothing = {**batches[0], "weights": np.zeros_like(batches[0]["weights"])}
-        batches += [nothing] * (-len(batches) % self.batches)
+        batches += [nothing] * (padded(len(batches), self.batches) - len(batches))
         total: Sums | None = None
         for i in range(0, len(batches), self.batches):
             stacked = parallel.shard(stack(batches[i : i + self.batches]), axis=1)
-            sums = parallel.first(self.sums(parameters, stacked))
+            call = self.sums.at(parameters, stacked)
+            begun = time.perf_counter()
+            sums = parallel.first(call(parameters, stacked))
+            self.report(self.flops * len(sums.loss), time.perf_counter() - begun)
             total = sums if total is None else total + sums
         assert total is not None
         return [

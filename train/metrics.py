@@ -22,6 +22,7 @@ class Metrics:
         kept = [line for line in lines(path) if line["step"] <= resumed]
         with written_whole(path) as file:
             file.writelines(map(encode, kept))
+        self.seconds = max((line.get("seconds", 0.0) for line in kept), default=0.0)  # of training so far
         self.file = path.open("a")
 
     def __enter__(self) -> "Metrics":

@@ -1,18 +1,21 @@
 """Loss, gradient, update and their metrics: pure functions of one seed's state, on one device's share."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxlayers import Decoder
 from train import parallel
 from train.config import GroupConfig
 from train.tasks import Task
+
+DIVERGED = 10.0  # times the loss of a uniform guess
 
 Parameters = Any
 Batch = dict[str, Array]  # as a task yields it, on the device; with leading axes where batches are stacked
@@ -36,6 +39,7 @@ class State:
 
     parameters: Parameters
     optimiser: optax.OptState
+    sound: Any  # a Boolean: False from the step on at which training diverged, since when nothing moves
 
 
 class StepMetrics(NamedTuple):
@@ -44,6 +48,7 @@ class StepMetrics(NamedTuple):
     loss: Float[Array, "*n"]  # nats a counted position
     accuracy: Float[Array, "*n"]
     gradient_norm: Float[Array, "*n"]  # before clipping
+    sound: Bool[Array, "*n"]  # False where training has diverged
 
 
 class Trainer:
@@ -51,6 +56,7 @@ class Trainer:
 
     def __init__(self, group: GroupConfig, task: Task):
         self.config, self.classes = group.model(task), task.classes
+        self.diverged = DIVERGED * math.log(self.classes)
         optimiser, steps, peak = group.optimiser, group.task.steps, group.task.learning_rate
         self.schedule = optax.warmup_cosine_decay_schedule(
             init_value=0.0,
@@ -73,7 +79,7 @@ class Trainer:
 
     def start(self, seed: Int[Array, ""]) -> State:
         parameters = nnx.to_pure_dict(nnx.state(Decoder(self.config, nnx.Rngs(jax.random.key(seed)))))
-        return State(parameters, self.optimiser.init(parameters))
+        return State(parameters, self.optimiser.init(parameters), jnp.array(True))
 
     def model(self, parameters: Parameters) -> Decoder:
         return nnx.merge(self.structure, parameters)
@@ -88,6 +94,7 @@ class Trainer:
         return Sums(jnp.vdot(loss, weights), jnp.vdot(correct.astype(loss.dtype), weights), weights.sum())
 
     def step(self, state: State, batch: Batch) -> tuple[State, StepMetrics]:
+        """One update; none where the loss or its gradient is not finite, or the loss beyond any guess."""
         weight = parallel.total(batch["weights"].sum())
 
         def objective(parameters: Parameters) -> tuple[Array, Sums]:
@@ -98,8 +105,11 @@ class Trainer:
         gradient, sums = parallel.total((gradient, sums))
         updates, optimiser = self.optimiser.update(gradient, state.optimiser, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
-        metrics = StepMetrics(sums.loss / weight, sums.correct / weight, optax.tree.norm(gradient))
-        return State(parameters, optimiser), metrics
+        loss, norm = sums.loss / weight, optax.tree.norm(gradient)
+        sound = state.sound & jnp.isfinite(norm) & (loss < self.diverged)
+        moved, stayed = State(parameters, optimiser, sound), replace(state, sound=sound)
+        state = jax.tree.map(lambda new, old: jnp.where(sound, new, old), moved, stayed)
+        return state, StepMetrics(loss, sums.correct / weight, norm, sound)
 
     def steps(self, state: State, batches: Batch) -> tuple[State, StepMetrics]:
         """One step for each of a stack of batches, in one dispatch."""

@@ -14,11 +14,10 @@ from jaxlayers.refusal import Refusal
 from train import parallel
 from train.checkpoint import Checkpoints, claim, saved, write_json
 from train.config import GroupConfig, SweepConfig
-from train.cost import training_flops
 from train.files import full_disk_refused, held
 from train.interruption import NEVER, Interruption
 from train.log import logged, shown
-from train.loop import train
+from train.loop import train, work
 from train.metrics import FILE, lines, write_csv
 from train.progress import Progress, duration
 from train.step import Trainer
@@ -61,26 +60,38 @@ def train_groups(
     interruption: Interruption,
 ) -> None:
     """Those that are not finished, in folders that this process holds."""
-    work = {}
-    for group in groups:
-        task, left = tasks[group.task_name], group.task.steps - saved(sweep.path / group.path)
-        if left:
-            tokens = left * group.task.batch * task.length * len(group.seeds)
-            work[group.label] = training_flops(group.model(task), task.classes, tokens)
-    if done := len(groups) - len(work):
-        console.print(f"{done} of {len(groups)} groups of runs are finished already", highlight=False)
-    with Progress(work, console) as progress:
-        for group in groups:
-            if group.label in work:
-                begun = time.monotonic()
-                folder = sweep.path / group.path
-                progress.start(group.label)
-                with logged(folder), full_disk_refused(folder):
-                    train(group, folder, tasks[group.task_name], progress, interruption)
-                test = [line["loss"] for line in lines(folder / FILE) if line["split"] == "test"]
-                losses = ", ".join("not finite" if loss is None else f"{loss:.3f}" for loss in test)
-                progress.finish(f"test loss {losses}  in {duration(time.monotonic() - begun)}")
+    left = {
+        group.label: work(group, tasks[group.task_name], done)
+        for group in groups
+        if (done := saved(sweep.path / group.path)) < group.task.steps
+    }
+    if finished := len(groups) - len(left):
+        console.print(f"{finished} of {len(groups)} groups of runs are finished already", highlight=False)
+    # The largest first: the time left is right early, and processes that share a sweep end together.
+    order = sorted((g for g in groups if g.label in left), key=lambda g: -left[g.label].training)
+    with Progress(left, console) as progress:
+        for group in order:
+            begun, folder = time.monotonic(), sweep.path / group.path
+            progress.start(group.label)
+            with logged(folder), full_disk_refused(folder):
+                train(group, folder, tasks[group.task_name], progress, interruption)
+            seconds = duration(time.monotonic() - begun)
+            progress.finish(f"{group.label}  test loss {', '.join(ends(folder, group))}  in {seconds}")
     write_csv(sweep.path / "metrics.csv", evaluations(sweep))
+
+
+def ends(folder: Path, group: GroupConfig) -> list[str]:
+    """How each run of a group ended: its test loss, or where it diverged."""
+    said = {
+        line["seed"]: f"diverged at step {line['step']}"
+        if line["split"] == "diverged"
+        else f"{line['loss']:.3f}"
+        if line["loss"] is not None
+        else "not finite"
+        for line in lines(folder / FILE)
+        if line["split"] in ("test", "diverged")
+    }
+    return [said[seed] for seed in group.seeds]
 
 
 def evaluations(sweep: SweepConfig) -> list[dict[str, object]]:

@@ -10,19 +10,21 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from analysis.runs import diverged
 from train import loop, parallel
 from train.checkpoint import Checkpoints, saved
 from train.config import SweepConfig
 from train.interruption import Interruption, Stopped
 from train.loop import Evaluation, train
 from train.metrics import lines
-from train.progress import Progress
+from train.progress import Progress, Work
 from train.step import Trainer
-from train.sweep import run
+from train.sweep import ends, run
+from train.tasks import Task
 
 
 def progress(group):
-    quiet = Progress({group.label: 1.0}, Console(file=StringIO()))
+    quiet = Progress({group.label: Work(group.depth, group.seeds, 1.0, 1.0)}, Console(file=StringIO()))
     quiet.start(group.label)
     return quiet
 
@@ -52,11 +54,11 @@ class Stop(Exception):
 
 
 def stop_at(step):
-    def advance(self, flops, seconds, words):
-        if f"step {step}/" in words:
+    def trained(self, flops, seconds, now, losses, rate):
+        if now == f"{step}/12":
             raise Stop
 
-    return advance
+    return trained
 
 
 @pytest.mark.parametrize("dispatches", [1, 2])
@@ -64,16 +66,20 @@ def test_stopped_and_resumed(dispatches, group, task, tmp_path, uninterrupted, m
     """Stopped after a dispatch whose metrics are written but whose checkpoint is not."""
     folder = tmp_path / "stopped"
     with monkeypatch.context() as patch:
-        patch.setattr(Progress, "advance", stop_at(4 * dispatches))
+        patch.setattr(Progress, "trained", stop_at(4 * dispatches))
         with pytest.raises(Stop):
             train(group, folder, task, progress(group))
     assert saved(folder) == 4 * (dispatches - 1)
     train(group, folder, task, progress(group))
     assert_same_bits(final(folder, group, task), final(uninterrupted, group, task))
 
+    seconds = [line["seconds"] for line in lines(folder / "metrics.jsonl") if line["split"] == "train"]
+    assert seconds == sorted(seconds)  # the clock goes on where it was
+
     kept, whole = (list(lines(f / "metrics.jsonl")) for f in (folder, uninterrupted))
     for line in kept + whole:
-        line.pop("tokens_per_second", None)
+        for key in ("tokens_per_second", "seconds", "utilisation"):
+            assert (line.pop(key, 0) > 0) == (line["split"] == "train")
     assert kept == whole  # every step once
 
 
@@ -81,11 +87,11 @@ def test_asked_to_leave_it_saves_and_goes_on_later(group, task, tmp_path, uninte
     """At the end of the dispatch, where no checkpoint was due."""
     rarely = group.model_copy(update={"cadence": group.cadence.model_copy(update={"save_every": 400})})
 
-    def asked(self, flops, seconds, words):
+    def asked(self, *_):
         os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch, Interruption() as interruption:
-        patch.setattr(Progress, "advance", asked)
+        patch.setattr(Progress, "trained", asked)
         with pytest.raises(Stopped, match="SIGTERM"):
             train(rarely, tmp_path, task, progress(group), interruption)
     assert saved(tmp_path) == 4
@@ -102,12 +108,54 @@ def test_metrics_hold_every_step_of_every_seed_once(group, uninterrupted):
     assert sorted(found) == [(seed, step) for seed in group.seeds for step in range(1, 13)]
 
 
+def poisoned(task, seeds, step):
+    """The task, but the losses of some seeds are NaN from a step on (counted from 0)."""
+
+    class Poisoned(Task):
+        def training(self, seed):
+            def poison(index, batch):
+                weight = np.float32("nan") if seed in seeds and index >= step else np.float32(1)
+                return {**batch, "weights": batch["weights"] * weight}
+
+            return super().training(seed).map_with_index(poison)
+
+    return Poisoned(**vars(task))
+
+
+def test_a_run_that_diverges_stops_and_its_neighbour_does_not(group, task, tmp_path, uninterrupted):
+    """At the tenth step, so the checkpoint of step 8 is one step back."""
+    folder = tmp_path / group.path
+    train(group, folder, poisoned(task, {5}, step=9), progress(group))
+    a, b = final(folder, group, task), final(uninterrupted, group, task)
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[0], y[0]), a, b)
+    assert a.sound.tolist() == [True, False]
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(a))
+    stopped = jax.tree.leaves(a.optimiser)[0]  # the number of updates
+    assert stopped.tolist() == [12, 9]
+
+    found = [line for line in lines(folder / "metrics.jsonl") if line["seed"] == 5 and line["step"] > 8]
+    assert [(line["split"], line["step"], line["loss"]) for line in found] == [
+        ("train", 9, found[0]["loss"]),
+        ("train", 10, None),
+        ("diverged", 10, None),
+    ]
+    assert ends(folder, group)[1] == "diverged at step 10"
+    assert diverged(tmp_path, group) == [5]
+
+
+def test_where_all_runs_diverge_the_group_ends(group, task, tmp_path):
+    train(group, tmp_path, poisoned(task, set(group.seeds), step=5), progress(group))
+    assert saved(tmp_path) == 12  # nothing is left to do
+    assert max(line["step"] for line in lines(tmp_path / "metrics.jsonl")) == 6
+    assert not final(tmp_path, group, task).sound.any()
+
+
 def test_a_checkpoint_of_two_devices_goes_on_on_one(group, task, tmp_path, float64, monkeypatch):
     """The sum over devices is in another order, so the last bits of float64 differ and no more."""
     exact = group.architecture.model_copy(update={"dtype": "float64"})
     group = group.model_copy(update={"architecture": exact})
     with monkeypatch.context() as patch:
-        patch.setattr(Progress, "advance", stop_at(8))
+        patch.setattr(Progress, "trained", stop_at(8))
         with pytest.raises(Stop):
             train(group, tmp_path / "moved", task, progress(group))
     assert saved(tmp_path / "moved") == 4

@@ -6,7 +6,7 @@ import pytest
 from flax import nnx
 
 from jaxlayers import Decoder
-from train import parallel
+from train import parallel, step
 from train.config import Optimiser
 from train.loop import stack
 from train.step import State, Trainer
@@ -90,6 +90,20 @@ def test_noise_is_of_training_alone(group, task):
     other = {**training, "noise": training["noise"] + 1}
     assert losses(training) != losses(other)
     assert "noise" not in test
+
+
+@pytest.mark.parametrize("guesses", [0.5, 2.0])
+def test_a_loss_far_beyond_a_guess_is_a_divergence(guesses, group, task, monkeypatch):
+    """An untrained model's loss is about that of a uniform guess, ln(classes)."""
+    monkeypatch.setattr(step, "DIVERGED", guesses)
+    trainer = trainer_of(group, task)
+    start = parallel.first(parallel.over_devices(trainer.start)(parallel.replicate(np.asarray(0))))
+    state, metrics = run(trainer, batches(task, 2))
+    assert state.sound == (guesses > 1)
+    assert metrics.sound.tolist() == [guesses > 1] * 2
+    moved = jax.tree.map(lambda a, b: not np.array_equal(a, b), start.parameters, state.parameters)
+    assert any(jax.tree.leaves(moved)) == (guesses > 1)
+    assert (metrics.loss[0] == metrics.loss[1]) is np.False_  # the losses of both batches are told
 
 
 def test_only_matrices_decay(group, task):
