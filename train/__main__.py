@@ -1,7 +1,9 @@
 """python -m train CONFIG [--field value …]: trains what is left of a sweep."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 from rich.console import Console
@@ -10,9 +12,21 @@ from jaxlayers.refusal import Refusal
 from train.config import SweepConfig, read
 from train.interruption import Interruption, Stopped
 from train.log import Fault
+from train.shard import Shard
 from train.sweep import run
 
 USAGE = "usage: python -m train CONFIG.toml [--field value ...]    (--help after CONFIG explains each field)"
+
+
+@dataclass(frozen=True)
+class Command:
+    """Trains what is left of a sweep."""
+
+    sweep: Annotated[SweepConfig, tyro.conf.arg(name="")]
+    shard: Annotated[
+        str | None,
+        tyro.conf.arg(help="i/n: train the i-th of n parts; unless given, SLURM's job array says which"),
+    ] = None
 
 
 def main(arguments: list[str]) -> int:
@@ -22,15 +36,15 @@ def main(arguments: list[str]) -> int:
         return 0 if arguments else 2
     try:
         sweep = read(Path(arguments[0]))
-        sweep = tyro.cli(
-            SweepConfig,
+        command = tyro.cli(
+            Command,
             prog="python -m train CONFIG",
-            default=sweep,
+            default=Command(sweep),
             args=arguments[1:],
             config=(tyro.conf.AvoidSubcommands,),
         )
         with Interruption() as interruption:
-            run(sweep, console, interruption=interruption)
+            run(command.sweep, console, interruption=interruption, shard=Shard.read(command.shard))
     except Refusal as refusal:
         print(f"error: {refusal}", file=sys.stderr)
         return 2

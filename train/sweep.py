@@ -20,6 +20,7 @@ from train.log import logged, shown
 from train.loop import train, work
 from train.metrics import FILE, lines, write_csv
 from train.progress import Progress, duration
+from train.shard import WHOLE, Shard
 from train.step import Trainer
 from train.tasks import CACHE, Task, load
 
@@ -27,16 +28,20 @@ SWEEP = "sweep.json"
 
 
 def run(
-    sweep: SweepConfig, console: Console, cache: Path = CACHE, interruption: Interruption = NEVER
+    sweep: SweepConfig,
+    console: Console,
+    cache: Path = CACHE,
+    interruption: Interruption = NEVER,
+    shard: Shard = WHOLE,
 ) -> None:
-    """Trains every group that is not finished. Refuses, before anything runs, what cannot run.
+    """Trains every group of the shard that is not finished. Refuses, before anything runs, what cannot run.
 
     Raises:
         Refusal: it cannot run, or the disk is full.
         Fault: an internal error, whose traceback is in the folder's log.
         Stopped: by a signal; what was trained is saved.
     """
-    groups = sweep.groups()
+    groups = shard.of(sweep.groups())
     for name, config in sweep.tasks.items():
         if config.batch % parallel.count():
             raise Refusal(
@@ -44,7 +49,12 @@ def run(
                 f"{parallel.count()}: change one of the two"
             )
     with shown(console), logged(sweep.path), full_disk_refused(sweep.path), ExitStack() as holding:
-        tasks = {name: load(config, cache) for name, config in sweep.tasks.items()}
+        needed = {group.task_name for group in groups}
+        tasks = {name: load(config, cache) for name, config in sweep.tasks.items() if name in needed}
+        if shard != WHOLE:
+            console.print(
+                f"part {shard.index} of {shard.count}: {len(groups)} groups of runs", highlight=False
+            )
         for group in groups:
             holding.enter_context(held(sweep.path / group.path))
             claim(sweep.path / group.path, group)

@@ -127,3 +127,32 @@ def test_a_folder_at_work_is_refused(command, tmp_path):
     assert code == 2
     assert f"is being trained by process {os.getpid()} on" in said
     assert not list(tmp_path.rglob("config.json"))
+
+
+def test_two_parts_make_the_whole(command, tmp_path):
+    """Each trains its own depth; the table of the second has both."""
+    for part, depths in (("1/2", ["02"]), ("2/2", ["01", "02"])):
+        assert command("--depths", "1", "2", "--shard", part)[0] == 0
+        checkpoints = (tmp_path / "s").rglob("checkpoints/8")
+        assert sorted(path.parent.parent.name[-2:] for path in checkpoints) == depths
+    table = (tmp_path / "s" / "metrics.csv").read_text().splitlines()
+    assert {row.split(",")[2] for row in table[1:]} == {"1", "2"}
+
+
+def test_a_part_that_is_none_is_refused(command, tmp_path):
+    code, said = command("--shard", "3/2")
+    assert code == 2
+    assert said == "error: shard 3/2: give i/n with i from 1 to n, as --shard 1/4\n"
+    assert not (tmp_path / "s").exists()
+
+
+def test_an_internal_fault_exits_1_and_leaves_its_traceback(command, tmp_path, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError("broken")
+
+    monkeypatch.setattr("train.sweep.train", broken)
+    code, said = command()
+    assert code == 1
+    path = tmp_path / "s" / "words" / "tiny" / "depth-01" / "log.txt"
+    assert said == f"error: internal fault: ZeroDivisionError: broken (traceback in {path})\n"
+    assert "in broken" in path.read_text()
