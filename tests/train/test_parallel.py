@@ -16,5 +16,5 @@ def test_the_peak_of_accelerators_is_stated_or_unknown(kind, peak, monkeypatch):
 
 
 def test_the_peak_of_a_cpu_is_measured():
-    """A core of today makes 1 to 1000 times 10^9 operations a second, and there are not 1000 of them."""
+    """A core makes 10^9 to 10^12 operations a second, and there are not 1000 of them."""
     assert 1e9 < parallel.peak() < 1e15
