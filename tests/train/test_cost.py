@@ -79,7 +79,12 @@ def operations(architecture, depth):
 
 @pytest.mark.parametrize(
     "fields",
-    [dict(core=1), dict(core=2), dict(gated=True, prelude=1, core=1, coda=1), dict(mlp="swiglu", heads=2)],
+    [
+        dict(core=1),
+        dict(core=2),
+        dict(gated=True, prelude=1, core=1, coda=1, heads=1),
+        dict(mlp="swiglu", heads=2),
+    ],
     ids=["looped", "looped blocks", "gated", "swiglu"],
 )
 @pytest.mark.parametrize(("of", "count"), [("parameters", parameters), ("flops", operations)])
