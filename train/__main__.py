@@ -13,6 +13,7 @@ from train.config import SweepConfig, read
 from train.interruption import Interruption, Stopped
 from train.log import Fault
 from train.shard import Shard
+from train.sinks import Log
 from train.sweep import run
 
 USAGE = "usage: python -m train CONFIG.toml [--field value ...]    (--help after CONFIG explains each field)"
@@ -27,6 +28,9 @@ class Command:
         str | None,
         tyro.conf.arg(help="i/n: train the i-th of n parts; unless given, SLURM's job array says which"),
     ] = None
+    log: Annotated[
+        tuple[Log, ...], tyro.conf.arg(help="where metrics go too, beside metrics.jsonl: each is an extra")
+    ] = ()
 
 
 def main(arguments: list[str]) -> int:
@@ -44,7 +48,13 @@ def main(arguments: list[str]) -> int:
             config=(tyro.conf.AvoidSubcommands,),
         )
         with Interruption() as interruption:
-            run(command.sweep, console, interruption=interruption, shard=Shard.read(command.shard))
+            run(
+                command.sweep,
+                console,
+                interruption=interruption,
+                shard=Shard.read(command.shard),
+                log=command.log,
+            )
     except Refusal as refusal:
         print(f"error: {refusal}", file=sys.stderr)
         return 2

@@ -1,7 +1,8 @@
 """Training one group of runs: all seeds of one task, architecture and depth."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,18 @@ from train.cost import training_flops
 from train.interruption import NEVER, Interruption
 from train.metrics import Metrics
 from train.progress import Progress, Work
+from train.sinks import Log, opened
 from train.step import StepMetrics, Sums, Trainer
 from train.tasks import Task
 
 
 def train(
-    group: GroupConfig, folder: Path, task: Task, progress: Progress, interruption: Interruption = NEVER
+    group: GroupConfig,
+    folder: Path,
+    task: Task,
+    progress: Progress,
+    interruption: Interruption = NEVER,
+    log: Sequence[Log] = (),
 ) -> None:
     """Makes the steps that are left. Killed at any moment and called again, it ends with the same bits.
 
@@ -48,7 +55,8 @@ def train(
         if restored := checkpoints.newest(like=parallel.first(state)):
             done, state = restored[0], parallel.replicate(restored[1])
         sound = parallel.first(state.sound)
-        with Metrics(folder, done) as metrics, interruption.postponed():
+        sinks = partial(opened, log, folder, group)
+        with Metrics(folder, done, sinks) as metrics, interruption.postponed():
             feed, clock = prefetched(group, task, done), Clock(metrics.seconds)
             while done < steps:
                 with clock:

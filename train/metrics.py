@@ -3,12 +3,13 @@
 import csv
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from train.files import written_whole
+from train.sinks import Line, Sink
 
 FILE = "metrics.jsonl"
 
@@ -16,13 +17,16 @@ FILE = "metrics.jsonl"
 class Metrics:
     """Appends lines to a group's `metrics.jsonl`; no step appears twice after a resume."""
 
-    def __init__(self, folder: Path, resumed: int):
-        """Drops what was written after the step from which training goes on."""
+    def __init__(
+        self, folder: Path, resumed: int, sinks: Callable[[list[Line]], list[Sink]] = lambda kept: []
+    ):
+        """Drops what was written after the step from which training goes on; `sinks` begin with the rest."""
         path = folder / FILE
         kept = [line for line in lines(path) if line["step"] <= resumed]
         with written_whole(path) as file:
             file.writelines(map(encode, kept))
         self.seconds = max((line.get("seconds", 0.0) for line in kept), default=0.0)  # of training so far
+        self.sinks = sinks(kept)
         self.file = path.open("a")
 
     def __enter__(self) -> "Metrics":
@@ -32,9 +36,13 @@ class Metrics:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.file.close()
+        for sink in self.sinks:
+            sink.close()
 
     def write(self, **values: Any) -> None:
         self.file.write(encode(values))
+        for sink in self.sinks:
+            sink.write(values)
 
     def flush(self) -> None:
         self.file.flush()

@@ -1,6 +1,7 @@
 """All the groups of a sweep, one after another; what is finished is left alone."""
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from train.loop import train, work
 from train.metrics import FILE, lines, write_csv
 from train.progress import Progress, duration
 from train.shard import WHOLE, Shard
+from train.sinks import Log, check_installed
 from train.step import Trainer
 from train.tasks import CACHE, Task, load
 
@@ -33,6 +35,7 @@ def run(
     cache: Path = CACHE,
     interruption: Interruption = NEVER,
     shard: Shard = WHOLE,
+    log: Sequence[Log] = (),
 ) -> None:
     """Trains every group of the shard that is not finished. Refuses, before anything runs, what cannot run.
 
@@ -41,6 +44,7 @@ def run(
         Fault: an internal error, whose traceback is in the folder's log.
         Stopped: by a signal; what was trained is saved.
     """
+    check_installed(log)
     groups = shard.of(sweep.groups())
     for name, config in sweep.tasks.items():
         if config.batch % parallel.count():
@@ -59,7 +63,7 @@ def run(
             holding.enter_context(held(sweep.path / group.path))
             claim(sweep.path / group.path, group)
         write_json(sweep.path / SWEEP, sweep)
-        train_groups(sweep, groups, tasks, console, interruption)
+        train_groups(sweep, groups, tasks, console, interruption, log)
 
 
 def train_groups(
@@ -68,6 +72,7 @@ def train_groups(
     tasks: dict[str, Task],
     console: Console,
     interruption: Interruption,
+    log: Sequence[Log],
 ) -> None:
     """Those that are not finished, in folders that this process holds."""
     left = {
@@ -84,7 +89,7 @@ def train_groups(
             begun, folder = time.monotonic(), sweep.path / group.path
             progress.start(group.label)
             with logged(folder), full_disk_refused(folder):
-                train(group, folder, tasks[group.task_name], progress, interruption)
+                train(group, folder, tasks[group.task_name], progress, interruption, log)
             seconds = duration(time.monotonic() - begun)
             progress.finish(f"{group.label}  test loss {', '.join(ends(folder, group))}  in {seconds}")
     write_csv(sweep.path / "metrics.csv", evaluations(sweep))

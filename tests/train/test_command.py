@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from train import parallel
+from train import parallel, sinks
 from train.__main__ import main
 from train.files import held
 from train.metrics import lines
@@ -156,3 +156,10 @@ def test_an_internal_fault_exits_1_and_leaves_its_traceback(command, tmp_path, m
     path = tmp_path / "s" / "words" / "tiny" / "depth-01" / "log.txt"
     assert said == f"error: internal fault: ZeroDivisionError: broken (traceback in {path})\n"
     assert "in broken" in path.read_text()
+
+
+def test_a_sink_that_is_not_installed_is_refused(command, monkeypatch):
+    monkeypatch.setitem(sinks.SINKS, "wandb", (sinks.WeightsAndBiases, "no_such_package"))
+    code, said = command("--log", "wandb")
+    assert code == 2
+    assert said == "error: --log wandb needs no_such_package: pip install 'jaxlayers[wandb]'\n"
