@@ -37,6 +37,8 @@ def test_tensorboard_holds_each_step_once_after_a_resume(group, tmp_path):
 
     with Metrics(tmp_path, 0, sinks) as metrics:
         write(metrics, group, range(1, 7))
+    for path in tmp_path.rglob("events*"):
+        path.rename(path.with_name("events of an earlier second"))
     with Metrics(tmp_path, 4, sinks) as metrics:
         write(metrics, group, range(5, 9))
     for seed in group.seeds:
