@@ -2,12 +2,12 @@
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from jaxlayers.config import ModelConfig
+from jaxlayers.modules.gather import gather
 from jaxlayers.modules.linear import by_head, linear
 
 
@@ -28,20 +28,6 @@ def rotate(
     cos, sin = jnp.cos(angle)[:, None].astype(x.dtype), jnp.sin(angle)[:, None].astype(x.dtype)
     a, b = x[..., :half], x[..., half:]
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
-
-
-def gather(
-    q: Float[Array, "B T KV G d"],
-    k: Float[Array, "B S KV d"],
-    v: Float[Array, "B S KV d"],
-    past: Bool[Array, "T S"],
-) -> Float[Array, "B T D"]:
-    """The mean of the values that each query may see, weighted by softmax(q·k / √d)."""
-    B, T, _, _, d = q.shape
-    scores = jnp.einsum("btkgd,bskd->bkgts", q * d**-0.5, k)
-    scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
-    weights = jax.nn.softmax(jnp.where(past, scores, -jnp.inf), axis=-1).astype(q.dtype)
-    return jnp.einsum("bkgts,bskd->btkgd", weights, v).reshape(B, T, -1)
 
 
 class Attention(nnx.Module):

@@ -7,6 +7,7 @@ from flax import nnx
 from jaxlayers.modules import MLP, Attention, Norm
 from jaxlayers.modules.attention import rotate
 from jaxlayers.modules.linear import linear
+from jaxlayers.modules.mlp import gelu
 
 
 @pytest.fixture
@@ -147,3 +148,20 @@ def test_a_linear_layer_keeps_its_parameters_in_full(config, float64, dtype):
     stored = jnp.float64 if dtype == "float64" else jnp.float32
     assert {layer.kernel[...].dtype, layer.bias[...].dtype} == {jnp.dtype(stored)}
     assert layer(jnp.ones((3, 16), dtype)).dtype == dtype
+
+
+class TestGelu:
+    def test_gradient_is_that_of_plain_autodiff(self, float64):
+        x = jnp.linspace(-6.0, 6.0, 101)
+        found = jax.grad(lambda x: gelu(x).sum())(x)
+
+        def written_out(x):
+            return (0.5 * x * (1 + jnp.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))).sum()
+
+        np.testing.assert_allclose(found, jax.grad(written_out)(x), rtol=1e-12, atol=1e-14)
+
+    def test_keeps_its_input_alone(self, float64):
+        x = jnp.linspace(-6.0, 6.0, 101)
+        _, pull = jax.vjp(gelu, x)
+        (kept,) = (leaf for leaf in jax.tree.leaves(pull) if leaf.size == x.size)
+        np.testing.assert_array_equal(kept, x)
