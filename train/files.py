@@ -20,6 +20,8 @@ def full_disk_refused(folder: Path) -> Iterator[None]:
     """Whoever finds that there is no space: Python raises OSError, tensorstore ValueError."""
     try:
         yield
+    except Refusal:
+        raise
     except (OSError, ValueError) as error:
         reason = next((reason for reason in FULL if reason in str(error)), None)
         if reason is None:

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -30,7 +30,7 @@ def logged(folder: Path) -> Iterator[None]:
         Fault: in that error's place.
     """
     path = folder / FILE
-    handler = logging.FileHandler(path, delay=True)
+    handler = FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     for logger in LOGGERS:
         logger.addHandler(handler)
@@ -49,7 +49,6 @@ def logged(folder: Path) -> Iterator[None]:
         threading.excepthook = hook
         for logger in LOGGERS:
             logger.removeHandler(handler)
-        handler.close()
 
 
 def log_thread(error: threading.ExceptHookArgs) -> None:
@@ -66,6 +65,18 @@ def shown(console: Console) -> Iterator[None]:
         yield
     finally:
         log.removeHandler(handler)
+
+
+class FileHandler(logging.Handler):
+    """Appends to a file, and keeps silent where it cannot: on a full disk more is lost than a log."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.path = path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError), self.path.open("a") as file:
+            file.write(self.format(record) + "\n")
 
 
 class ConsoleHandler(logging.Handler):

@@ -50,3 +50,11 @@ def test_a_thread_leaves_its_traceback_in_the_log(tmp_path):
     said = (tmp_path / "log.txt").read_text()
     assert "in saver" in said
     assert "ZeroDivisionError" in said
+
+
+def test_a_log_that_cannot_be_written_hides_nothing(tmp_path, capfd):
+    (tmp_path / "log.txt").symlink_to("/dev/full")
+    with suppress(Refusal), logged(tmp_path):
+        log.warning("of no space either")
+        raise Refusal("full")
+    assert capfd.readouterr().err == ""
