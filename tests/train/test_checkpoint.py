@@ -23,7 +23,11 @@ pytestmark = pytest.mark.filterwarnings(  # what orbax's threads leave behind wh
 def state(step):
     """Noise, which does not compress."""
     noise = np.random.default_rng(step).standard_normal((2, 3000)).astype(np.float32)
-    return State({"kernel": noise, "scale": noise[:, :3].astype("bfloat16")}, (np.array(step),))
+    return State(
+        {"kernel": noise, "scale": noise[:, :3].astype("bfloat16")},
+        (np.array(step),),
+        np.array([True, False]),
+    )
 
 
 def assert_same_bits(a, b):
