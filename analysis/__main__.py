@@ -22,8 +22,10 @@ from analysis.predictions import verdicts
 from analysis.report import tables, write
 from analysis.runs import diverged, evidence, read_sweep
 from analysis.verdicts import Verdict
+from jaxlayers import xla
 from jaxlayers.refusal import Refusal
 from train.progress import duration
+from train.tasks import CACHE
 
 Item = TypeVar("Item")
 COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow", "not measured": "dim"}
@@ -103,6 +105,7 @@ def table(decided: list[Verdict]) -> Table:
 def main(arguments: list[str]) -> int:
     console = Console()
     options = tyro.cli(Options, prog="python -m analysis", args=arguments)
+    xla.keep_programs(CACHE / "programs")
     try:
         source = Source.of(options)
         for run in source.diverged:

@@ -1,4 +1,4 @@
-"""Keeps XLA from a miscompilation on CPU. Imported first, before anything is computed.
+"""How XLA compiles: without a miscompilation on CPU, and once. Imported first, before anything is computed.
 
 XLA of jaxlib 0.10 hands some fusions on CPU to YNNPACK, and of a read-out followed by a cross-entropy it then
 gets every member from the 17th on wrong (by whole nats, in float32, without a word): see
@@ -7,8 +7,18 @@ are as fast without these fusions (2.12 s against 2.15 s for 60 steps of four bl
 """
 
 import os
+from pathlib import Path
 
 import jax
 
 if jax.__version_info__[:2] == (0, 10):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_experimental_ynn_fusion_type="
+
+
+def keep_programs(folder: Path) -> None:
+    """Compiled programs are kept there, and found again by later processes.
+
+    `JAX_COMPILATION_CACHE_DIR` names another folder; `JAX_ENABLE_COMPILATION_CACHE=false` keeps none.
+    """
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(folder))

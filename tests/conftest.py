@@ -1,5 +1,11 @@
 """Two fake CPU devices, set before jax starts: what holds on two must hold on one."""
 
+import os
+
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = (
+    "false"  # also for commands: nothing is written to the user's home
+)
+
 import jax
 import pytest
 

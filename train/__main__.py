@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from jaxlayers import xla
 from jaxlayers.refusal import Refusal
 from train.config import SweepConfig, read
 from train.interruption import Interruption, Stopped
@@ -15,6 +16,7 @@ from train.log import Fault
 from train.shard import Shard
 from train.sinks import Log
 from train.sweep import run
+from train.tasks import CACHE
 
 USAGE = "usage: python -m train CONFIG.toml [--field value ...]    (--help after CONFIG explains each field)"
 
@@ -38,6 +40,7 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0 if arguments else 2
+    xla.keep_programs(CACHE / "programs")
     try:
         sweep = read(Path(arguments[0]))
         command = tyro.cli(
