@@ -41,6 +41,9 @@ class Optimiser(Strict):
     beta1: Fraction = Field(0.9, description="decay of the mean of the gradient")
     beta2: Fraction = Field(0.95, description="decay of the mean of its square")
     clip: PositiveFloat = Field(1.0, description="the largest norm of a gradient, over all parameters")
+    accumulate: PositiveInt = Field(
+        1, description="parts of a batch, one after another, whose gradients make one update: less memory"
+    )
 
 
 class Cadence(Strict):

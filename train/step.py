@@ -65,6 +65,7 @@ class Trainer:
             decay_steps=steps,
             end_value=optimiser.final * peak,
         )
+        self.accumulate = optimiser.accumulate
         self.optimiser = optax.chain(
             optax.clip_by_global_norm(optimiser.clip),
             optax.adamw(
@@ -93,15 +94,29 @@ class Trainer:
         weights = batch["weights"]
         return Sums(jnp.vdot(loss, weights), jnp.vdot(correct.astype(loss.dtype), weights), weights.sum())
 
+    def gradient(self, parameters: Parameters, batch: Batch, weight: Array) -> tuple[Parameters, Sums]:
+        """Of this device's share of the mean loss; the sums beside it. Parts of the batch one by one."""
+
+        def objective(parameters: Parameters, part: Batch) -> tuple[Array, Sums]:
+            sums = self.sums(parameters, part)
+            return sums.loss / weight, sums
+
+        gradient = jax.grad(objective, has_aux=True)
+        if self.accumulate == 1:
+            return gradient(parameters, batch)
+        parts = jax.tree.map(lambda leaf: leaf.reshape(self.accumulate, -1, *leaf.shape[1:]), batch)
+        part = jax.tree.map(lambda leaf: leaf[0], parts)
+        nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(gradient, parameters, part))
+
+        def add(total: Any, part: Batch) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, total, gradient(parameters, part)), None
+
+        return jax.lax.scan(add, nothing, parts)[0]
+
     def step(self, state: State, batch: Batch) -> tuple[State, StepMetrics]:
         """One update; none where the loss or its gradient is not finite, or the loss beyond any guess."""
         weight = parallel.total(batch["weights"].sum())
-
-        def objective(parameters: Parameters) -> tuple[Array, Sums]:
-            sums = self.sums(parameters, batch)
-            return sums.loss / weight, sums
-
-        gradient, sums = jax.grad(objective, has_aux=True)(state.parameters)
+        gradient, sums = self.gradient(state.parameters, batch, weight)
         gradient, sums = parallel.total((gradient, sums))
         updates, optimiser = self.optimiser.update(gradient, state.optimiser, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)

@@ -47,10 +47,11 @@ def run(
     check_installed(log)
     groups = shard.of(sweep.groups())
     for name, config in sweep.tasks.items():
-        if config.batch % parallel.count():
+        if config.batch % (parallel.count() * sweep.optimiser.accumulate):
             raise Refusal(
                 f"tasks.{name}.batch {config.batch} is not divisible by the number of devices, "
-                f"{parallel.count()}: change one of the two"
+                f"{parallel.count()}, times optimiser.accumulate, {sweep.optimiser.accumulate}: "
+                "change one of them"
             )
     with shown(console), logged(sweep.path), full_disk_refused(sweep.path), ExitStack() as holding:
         needed = {group.task_name for group in groups}

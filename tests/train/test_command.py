@@ -75,6 +75,13 @@ def test_a_batch_that_does_not_split_is_refused(command, tmp_path):
     assert not (tmp_path / "s").exists()
 
 
+def test_a_batch_that_does_not_split_into_parts_is_refused(command, tmp_path):
+    code, said = command("--tasks.words.batch", "8", "--optimiser.accumulate", "3")
+    assert code == 2
+    assert "number of devices, 2, times optimiser.accumulate, 3: change one of them" in said
+    assert not (tmp_path / "s").exists()
+
+
 def test_a_missing_config_is_refused(command, tmp_path):
     code, said = command(config=tmp_path / "absent.toml")
     assert code == 2

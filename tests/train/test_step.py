@@ -106,6 +106,37 @@ def test_a_loss_far_beyond_a_guess_is_a_divergence(guesses, group, task, monkeyp
     assert (metrics.loss[0] == metrics.loss[1]) is np.False_  # the losses of both batches are told
 
 
+def test_accumulated_gradients_are_those_of_the_whole_batch(group, task, float64):
+    """Weights differ between the parts, so that a mean of the parts' means would be wrong."""
+    stacked = batches(task, 3)
+    stacked["weights"] = np.where(np.arange(8)[:, None] % 4 == 1, 0.0, stacked["weights"])
+    whole, parts = (
+        run(
+            trainer_of(
+                group.model_copy(update={"optimiser": Optimiser(accumulate=n)}), task, dtype="float64"
+            ),
+            stacked,
+        )
+        for n in (1, 4)
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13), whole, parts)
+
+
+def test_accumulation_needs_less_memory(group, task):
+    """A batch of 64 in eight parts: a quarter of the temporaries at most, though the gradient stays."""
+
+    def temporaries(n):
+        trainer = trainer_of(group.model_copy(update={"optimiser": Optimiser(accumulate=n)}), task)
+        state = jax.eval_shape(trainer.start, jnp.array(0))
+        rows = jax.ShapeDtypeStruct((64, task.length), np.int32)
+        batch = dict(tokens=rows, labels=rows, weights=jax.ShapeDtypeStruct(rows.shape, np.float32))
+        weight = jax.ShapeDtypeStruct((), np.float32)
+        compiled = jax.jit(trainer.gradient).lower(state.parameters, batch, weight).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert temporaries(8) < temporaries(1) / 4
+
+
 def test_only_matrices_decay(group, task):
     group = group.model_copy(update={"optimiser": Optimiser(warmup=0)})
     trainer = trainer_of(group, task, norm="layer", bias=True, positions="learned")
