@@ -138,8 +138,9 @@ class Trainer:
 
 def is_matrix(parameters: Parameters) -> Parameters:
     """Which parameters decay. By name: stacking gives even a norm's scale two dimensions."""
+    vectors = ("scale", "shift", "bias", "inner_bias", "log_rate", "step_bias", "skip")
 
     def decays(path: tuple, _: Array) -> bool:
-        return path[-1].key not in ("scale", "shift", "bias")
+        return path[-1].key not in vectors
 
     return jax.tree_util.tree_map_with_path(decays, parameters)

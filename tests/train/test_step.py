@@ -137,17 +137,26 @@ def test_accumulation_needs_less_memory(group, task):
     assert temporaries(8) < temporaries(1) / 4
 
 
-def test_only_matrices_decay(group, task):
+@pytest.mark.parametrize(
+    ("fields", "matrices", "vectors"),
+    [
+        (dict(norm="layer", positions="learned"), {"positions"}, {"shift"}),
+        (dict(mixers=("ssm",)), set(), {"log_rate", "step_bias", "skip"}),
+        (dict(mixers=("sparse",), mlp="sparse"), {"by_head", "by_dimension", "inner"}, {"inner_bias"}),
+    ],
+    ids=["attention", "ssm", "sparse"],
+)
+def test_only_matrices_decay(group, task, fields, matrices, vectors):
     group = group.model_copy(update={"optimiser": Optimiser(warmup=0)})
-    trainer = trainer_of(group, task, norm="layer", bias=True, positions="learned")
+    trainer = trainer_of(group, task, bias=True, **fields)
     parameters = nnx.to_pure_dict(nnx.state(Decoder(trainer.config, nnx.Rngs(0))))
     zero = jax.tree.map(jnp.zeros_like, parameters)
     optimiser = trainer.optimiser
     updates, _ = optimiser.update(zero, optimiser.init(parameters), parameters)
     flat = dict(nnx.traversals.flatten_mapping(updates))
     moved = {path for path, update in flat.items() if np.abs(update).max() > 0}
-    assert {path[-1] for path in moved} == {"kernel", "tokens", "positions", "unembedding"}
-    assert {path[-1] for path in flat.keys() - moved} == {"scale", "shift", "bias"}
+    assert {path[-1] for path in moved} == {"kernel", "tokens", "unembedding"} | matrices
+    assert {path[-1] for path in flat.keys() - moved} == {"scale", "bias"} | vectors
 
 
 def test_seeds_have_their_own_start_and_are_reproducible(group, task):
