@@ -151,8 +151,10 @@ def padded(entries, like):
     return entries + [np.zeros_like(like[0])] * (len(like) - len(entries))
 
 
-@pytest.mark.parametrize("norm", ["rms", "layer"])
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [*((name, "layer") for name in ARCHITECTURES), ("post-norm", "rms"), ("gated", "rms")],
+)
 class TestArchitectures:
     @pytest.fixture
     def model(self, random_model, name, norm, float64, eager):
@@ -283,6 +285,7 @@ class TestLooped:
     def test_residual_scaling(self, config, fields, scale):
         assert config(**fields).branch_scale == scale
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("core", "exponent", "growth"),
         [(1, 0, 1), (1, 0.5, 0.5), (1, 1, 0), (None, 0, 0.5), (None, 0.5, 0), (None, 1, 0)],
