@@ -60,8 +60,8 @@ class GPT(nn.Module):
             weight = torch.tensor(np.asarray(value))
             to.weight.copy_(weight.T if transposed else weight)
 
-        blocks = parameters["blocks"]
-        attention, mlp = blocks["attention"], blocks["mlp"]
+        block = parameters["blocks"][0]
+        attention, mlp = block["mixer"], block["mlp"]
         copy(self.tokens, parameters["embedding"]["tokens"], transposed=False)
         copy(self.positions, parameters["embedding"]["positions"], transposed=False)
         copy(self.head, parameters["unembedding"])
