@@ -168,7 +168,11 @@ def test_a_step_against_pytorch(benchmark, one_device, depth, count):
 
 @pytest.mark.slow
 def test_four_seeds_together_cost_no_more_than_alone(benchmark, one_device):
-    """Medians of turns, 6 blocks, 2 steps a dispatch; 5 % of slack for the clock."""
+    """Medians of turns, 6 blocks, 2 steps a dispatch; 5 % of slack for the clock.
+
+    Measured with 1 step a dispatch in 12 turns, on 2 cores beside other busy processes: processor time 0.93 of
+    four alone; wall clock 1.04 (medians), 0.92 (fastest).
+    """
     batches = random_batches(2)
     together, alone = Ours(6, batches, seeds=(0, 1, 2, 3)), Ours(6, batches)
 
@@ -184,7 +188,11 @@ def test_four_seeds_together_cost_no_more_than_alone(benchmark, one_device):
 
 @pytest.mark.slow
 def test_a_rolled_loop_compiles_in_constant_time(benchmark, one_device, monkeypatch):
-    """48 blocks in under 1.5 times the time of 6; medians of 3."""
+    """48 blocks in under 1.5 times the time of 6; medians of 3.
+
+    Measured beside other busy processes: 12.3 and 11.6 s for 48 blocks, 14.0 and 15.4 s for 6, twice in turn
+    (6 unrolled: 8.9 s).
+    """
     monkeypatch.setattr(jaxlayers.decoder, "UNROLLED", 1)
     batches = random_batches(2)
     turns = [(Ours(48, batches).compilation, Ours(6, batches).compilation) for _ in range(3)]
