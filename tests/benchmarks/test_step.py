@@ -170,7 +170,7 @@ def test_a_step_against_pytorch(benchmark, one_device, depth, count):
 def test_four_seeds_together_cost_no_more_than_alone(benchmark, one_device):
     """Medians of turns, 6 blocks, 2 steps a dispatch; 5 % of slack for the clock.
 
-    Measured with 1 step a dispatch in 12 turns, on 2 cores beside other busy processes: processor time 0.93 of
+    Measured with 1 step a dispatch in 12 turns, on 2 busy cores: processor time 0.93 of
     four alone; wall clock 1.04 (medians), 0.92 (fastest).
     """
     batches = random_batches(2)
