@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from analysis import runs
-from analysis.__main__ import lost_runs
+from analysis.__main__ import Options, Source
 from analysis.evidence import Evidence
 from analysis.runs import Sample, evidence, read_sweep
 from jaxlayers import ledger
@@ -123,4 +123,6 @@ def test_a_run_that_diverged_is_left_out_and_named(sweep, tmp_path):
     metrics.write_text("".join(json.dumps(line) + "\n" for line in kept))
     found = [(e.depth, e.seed) for _, e in evidence(folder, sweep, examples=50, per_sequence=3)]
     assert found == [(1, 0), (1, 4), (2, 0)]
-    assert lost_runs(folder, sweep) == ["words tiny depth 2 seed 4"]
+    source = Source.of(Options(models=[folder]))
+    assert source.diverged == ["words tiny depth 2 seed 4"]
+    assert source.number == 3

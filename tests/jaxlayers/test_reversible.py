@@ -79,7 +79,7 @@ def test_gradients_with_masks_replayed(float64):
 
 def test_gradients_of_attention_and_a_sparse_mlp_in_training(config, float64):
     """Gumbel noise and hard or soft passes, as the keys decide, are replayed."""
-    fields = config(dtype="float64", depth=4)
+    fields = config(dtype="float64", depth=4, mlp="sparse", sparse_block=4)
 
     class Half(nnx.Module):
         def __init__(self, module):
@@ -94,7 +94,7 @@ def test_gradients_of_attention_and_a_sparse_mlp_in_training(config, float64):
         return graph, jax.tree.map(lambda leaf: 0.3 * draw(*leaf.shape, seed=leaf.size), shapes)
 
     attention, attention_state = stacked(lambda rngs: SparseAttention(fields, rngs))
-    mlp, mlp_state = stacked(lambda rngs: SparseMLP(fields, 4, rngs))
+    mlp, mlp_state = stacked(lambda rngs: SparseMLP(fields, rngs))
 
     def f(state, x, key):
         half = nnx.merge(attention, state)
@@ -102,7 +102,7 @@ def test_gradients_of_attention_and_a_sparse_mlp_in_training(config, float64):
 
     def g(state, x, key):
         half = nnx.merge(mlp, state)
-        return half.module(half.norm(x), key)
+        return half.module(half.norm(x), jax.random.split(key, len(x)))
 
     keys = jax.random.split(jax.random.key(1), (4, 2))
     pair = draw(2, 6, 16, seed=5), draw(2, 6, 16, seed=6)

@@ -162,6 +162,6 @@ def test_only_matrices_decay(group, task, fields, matrices, vectors):
 def test_seeds_have_their_own_start_and_are_reproducible(group, task):
     trainer = trainer_of(group, task)
     start = jax.jit(parallel.over_seeds(trainer.start))
-    kernels = start(jnp.array([0, 5, 0])).parameters["blocks"]["mlp"]["module"]["inner"]["kernel"]
+    kernels = start(jnp.array([0, 5, 0])).parameters["blocks"][0]["mlp"]["module"]["inner"]["kernel"]
     assert np.array_equal(kernels[0], kernels[2])
     assert np.abs(kernels[0] - kernels[1]).min() > 0
