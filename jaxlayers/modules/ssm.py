@@ -6,8 +6,11 @@ Each head carries a state h [N d], and position t decides how much of it is kept
 
 with Δ_t > 0 by head, b_t and c_t [N] for all heads, x_t [d]. The transition is a multiple of the identity, so
 what s leaves of itself at t is one number, exp(-a Σ_{s<r≤t} Δ_r), and a chunk of positions is three matrix
-products. Between chunks the states go through an associative scan.
+products. Between chunks the states go through an associative scan. Before it all, x, b and c are a short
+convolution of their own past.
 """
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +21,8 @@ from jaxlayers.config import ModelConfig
 from jaxlayers.modules.linear import by_head, linear
 
 CHUNK = 32  # positions: on CPU, at length 128, 16 to 64 are about as fast and 128 is slower
+
+TAPS = 4  # positions of the convolution
 
 Step = tuple[jax.Array, jax.Array]
 
@@ -63,8 +68,18 @@ def selective_scan(
     return y.reshape(y.shape[0], -1, *y.shape[3:])[:, :length], states[:, -1]
 
 
+class State(NamedTuple):
+    """What a sequence leaves behind, whatever its length."""
+
+    recent: Float[Array, "B P C"]  # the last inputs of the convolution
+    memory: Float[Array, "B H N d"]
+
+
 class SSM(nnx.Module):
-    """out(y ⊙ silu(gate)), with y from the heads' states; x, gate, b, c and Δ in one linear map.
+    """out(y ⊙ silu(gate)), with y from the heads' states; gate, x, b, c and Δ in one linear map.
+
+    x, b and c are silu of a causal convolution, channel by channel. It earns its place: on bytes of English,
+    three blocks of width 64 end 500 steps at 1.19 nats with it and at 1.25 and 1.29 without (two seeds).
 
     Args:
         config: heads is the number of states side by side, each head_width wide; state is N, how much a head
@@ -83,31 +98,36 @@ class SSM(nnx.Module):
         self.log_rate = nnx.Param(jnp.log(1 + 15 * uniform[0]))
         self.step_bias = nnx.Param(step + jnp.log(-jnp.expm1(-step)))  # softplus of it is step
         self.skip = nnx.Param(jnp.ones(heads, dtype))
+        taps = 0.25 * jax.random.normal(rngs.params(), (TAPS, config.width + 2 * state), dtype)
+        self.taps = nnx.Param(taps.at[-1].add(1.0))  # near the identity at the start
 
-    def empty(self, batch: int) -> Float[Array, "B H N d"]:
+    def empty(self, batch: int) -> State:
         """The state before the first position, in float32 at least."""
         config = self.config
-        shape = (batch, config.heads, self.state, config.head_width)
-        return jnp.zeros(shape, jnp.promote_types(config.dtype, jnp.float32))
+        dtype = jnp.promote_types(config.dtype, jnp.float32)
+        recent = jnp.zeros((batch, TAPS - 1, config.width + 2 * self.state), dtype)
+        memory = jnp.zeros((batch, config.heads, self.state, config.head_width), dtype)
+        return State(recent, memory)
 
-    def mix(
-        self, x: Float[Array, "B T D"], state: Float[Array, "B H N d"]
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "B H N d"]]:
+    def mix(self, x: Float[Array, "B T D"], state: State) -> tuple[Float[Array, "B T D"], State]:
         """What each head recalls of the past, gated, the heads side by side; and the state it leaves."""
         B, T, D = x.shape
         H, N = self.config.heads, self.state
         projected = self.inner(x.reshape(B * T, D)).reshape(B, T, -1)  # two dimensions: see Attention.project
-        gate, rest = projected[..., :D], projected[..., D:].astype(state.dtype)
-        u, b, c, step = jnp.split(rest, [D, D + N, D + 2 * N], axis=-1)
+        gate, rest = projected[..., :D], projected[..., D:].astype(state.memory.dtype)
+        rest, step = jnp.split(rest, [D + 2 * N], axis=-1)
+        seen = jnp.concatenate([state.recent, rest], axis=1)
+        convolved = jax.nn.silu(sum(seen[:, i : i + T] * self.taps[i] for i in range(TAPS)))
+        u, b, c = jnp.split(convolved, [D, D + N], axis=-1)
         u = u.reshape(B, T, H, -1)
         step = jax.nn.softplus(step + self.step_bias[...])
-        y, state = selective_scan(-step * jnp.exp(self.log_rate[...]), step[..., None] * u, b, c, state)
+        log_decay = -step * jnp.exp(self.log_rate[...])
+        y, memory = selective_scan(log_decay, step[..., None] * u, b, c, state.memory)
         y += self.skip[...][:, None] * u
-        return y.reshape(B, T, D).astype(x.dtype) * jax.nn.silu(gate), state
+        mixed = y.reshape(B, T, D).astype(x.dtype) * jax.nn.silu(gate)
+        return mixed, State(seen[:, T:], memory)
 
-    def advance(
-        self, x: Float[Array, "B T D"], state: Float[Array, "B H N d"]
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "B H N d"]]:
+    def advance(self, x: Float[Array, "B T D"], state: State) -> tuple[Float[Array, "B T D"], State]:
         """What it writes, and the state to go on from: decoding is T = 1, with no past to recompute."""
         mixed, state = self.mix(x, state)
         return self.out(mixed.reshape(-1, x.shape[-1])).reshape(x.shape), state

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxlayers.modules.ssm import CHUNK, SSM, selective_scan
+from jaxlayers.modules.ssm import CHUNK, SSM, State, selective_scan
 
 LENGTHS = [1, CHUNK - 1, CHUNK, 2 * CHUNK + 5]
 
@@ -26,40 +26,43 @@ def draw(*shape, dtype=float, seed=1):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
 
 
-def recurrence(module, x, h):
-    """One sequence, position by position and head by head, in NumPy. x [T D], h [H N d]."""
-    inner, out = module.inner, module.out
-    rate, step_bias = np.exp(np.asarray(module.log_rate[...])), np.asarray(module.step_bias[...])
+def recurrence(module, x, recent, h):
+    """One sequence, position by position and head by head, in NumPy. x [T D], recent [3 C], h [H N d]."""
+    own = jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(module)))
+    inner, out, rate = own["inner"], own["out"], np.exp(own["log_rate"])
     D, N, H = module.config.width, module.state, module.config.heads
-    written, h = [], np.array(h, float)
+    written, h, seen = [], np.array(h, float), list(np.asarray(recent))
     for position in np.asarray(x, float):
-        projected = position @ inner.kernel[...] + inner.bias[...]
-        gate, u, b, c, step = np.split(projected, np.cumsum([D, D, N, N]))
+        gate, ubc, step = np.split(position @ inner["kernel"] + inner["bias"], [D, 2 * D + 2 * N])
+        seen.append(ubc)
+        convolved = sum(tap * past for tap, past in zip(own["taps"], seen[-4:], strict=True))
+        u, b, c = np.split(convolved / (1 + np.exp(-convolved)), [D, D + N])
         mixed = []
         for i, u_i in enumerate(np.split(u, H)):
-            delta = np.log1p(np.exp(step[i] + step_bias[i]))
+            delta = np.log1p(np.exp(step[i] + own["step_bias"][i]))
             h[i] = np.exp(-delta * rate[i]) * h[i] + np.outer(delta * b, u_i)
-            mixed.append(c @ h[i] + module.skip[i] * u_i)
+            mixed.append(c @ h[i] + own["skip"][i] * u_i)
         gated = np.concatenate(mixed) * gate / (1 + np.exp(-gate))
-        written.append(gated @ out.kernel[...] + out.bias[...])
-    return np.stack(written), h
+        written.append(gated @ out["kernel"] + out["bias"])
+    return np.stack(written), np.stack(seen[-3:]), h
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_a_sequence_is_its_recurrence(config, float64, length):
     """From a state that is not empty, to the state that is left: through chunks, and through their rest."""
     module, x = build(config, bias=True, dtype="float64"), draw(2, length, 16)
-    state = draw(2, 4, 3, 4, seed=2)
-    written, left = module.advance(x, state)
+    state = State(draw(2, 3, 22, seed=3), draw(2, 4, 3, 4, seed=2))
+    written, left = jax.jit(module.advance)(x, state)
     for i in range(2):
-        expected, last = recurrence(module, x[i], state[i])
+        expected, recent, memory = recurrence(module, x[i], state.recent[i], state.memory[i])
         np.testing.assert_allclose(written[i], expected, rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(left[i], last, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(left.recent[i], recent, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(left.memory[i], memory, rtol=1e-12, atol=1e-12)
 
 
 def test_the_first_state_is_empty(config, float64):
     module, x = build(config, bias=True, dtype="float64"), draw(1, 6, 16)
-    expected, _ = recurrence(module, x[0], np.zeros((4, 3, 4)))
+    expected, _, _ = recurrence(module, x[0], np.zeros((3, 22)), np.zeros((4, 3, 4)))
     np.testing.assert_allclose(module(x)[0], expected, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(module.advance(x, module.empty(1))[0][0], expected, rtol=1e-12, atol=1e-12)
 
@@ -144,7 +147,8 @@ def test_bfloat16_keeps_its_state_in_float32(config):
     """A sum of 512 small writes is lost in bfloat16: 256 + 1 = 256."""
     module = SSM(config(dtype="bfloat16"), nnx.Rngs(0))
     written, state = module.advance(jnp.ones((1, 4, 16), jnp.bfloat16), module.empty(1))
-    assert (written.dtype, state.dtype) == (jnp.bfloat16, jnp.float32)
+    assert written.dtype == jnp.bfloat16
+    assert {leaf.dtype for leaf in state} == {jnp.dtype(jnp.float32)}
     ones, nothing = jnp.ones((1, 512, 1)), jnp.zeros((1, 512, 1))
     _, last = selective_scan(nothing, ones[..., None], ones, ones, jnp.zeros((1, 1, 1, 1)))
     np.testing.assert_allclose(last, 512)
