@@ -138,7 +138,7 @@ class Trainer:
 
 def is_matrix(parameters: Parameters) -> Parameters:
     """Which parameters decay. By name: stacking gives even a norm's scale two dimensions."""
-    vectors = ("scale", "shift", "bias", "inner_bias", "log_rate", "step_bias", "skip")
+    vectors = ("scale", "shift", "bias", "inner_bias", "log_rate", "step_bias", "skip", "taps")
 
     def decays(path: tuple, _: Array) -> bool:
         return path[-1].key not in vectors

@@ -141,7 +141,7 @@ def test_accumulation_needs_less_memory(group, task):
     ("fields", "matrices", "vectors"),
     [
         (dict(norm="layer", positions="learned"), {"positions"}, {"shift"}),
-        (dict(mixers=("ssm",)), set(), {"log_rate", "step_bias", "skip"}),
+        (dict(mixers=("ssm",)), set(), {"log_rate", "step_bias", "skip", "taps"}),
         (dict(mixers=("sparse",), mlp="sparse"), {"by_head", "by_dimension", "inner"}, {"inner_bias"}),
     ],
     ids=["attention", "ssm", "sparse"],
