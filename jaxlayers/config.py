@@ -106,10 +106,10 @@ class Architecture(BaseModel):
                 f"rotary positions need an even head width, but width {self.width} / heads {self.heads} "
                 f"is {self.head_width}: change width or heads, or set positions to learned"
             )
-        if "sparse" in self.mixers and self.kv_heads:
+        if self.kv_heads and ("sparse" in self.mixers or "attention" not in self.mixers):
             raise ValueError(
-                f"kv_heads {self.kv_heads} is a choice of attention, but mixers has sparse, whose keys are "
-                "as many as its queries: leave kv_heads out, or sparse"
+                f"kv_heads {self.kv_heads} is a choice of attention alone, but mixers is "
+                f"{', '.join(self.mixers)}: leave kv_heads out, or change mixers"
             )
         for field, value in (("width", self.width), ("mlp_width", self.hidden)):
             if self.mlp == "sparse" and value % self.sparse_block:

@@ -42,8 +42,9 @@ from jaxlayers import ModelConfig
         (dict(core=3, depth=8), "depth 8 is not prelude 0 + core 3 x n + coda 0"),
         (
             dict(mixers=("sparse",), kv_heads=2),
-            "kv_heads 2 is a choice of attention, but mixers has sparse, whose keys are as many",
+            "kv_heads 2 is a choice of attention alone, but mixers is sparse: leave kv_heads out, or change",
         ),
+        (dict(mixers=("ssm",), kv_heads=2), "kv_heads 2 is a choice of attention alone, but mixers is ssm"),
         (dict(mlp="sparse", sparse_block=3), "width 16 is not divisible by sparse_block 3: change one"),
         (
             dict(mlp="sparse", sparse_block=8, mlp_width=12),
