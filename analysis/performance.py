@@ -57,22 +57,24 @@ def performance(
     head, bias = _in_blocks(evidence.head, evidence.bias)
     numbers = 2 * bias.shape[1] * (batch + members) + 4 * tiles.size // members + 4 * members * width
     per_example = numbers * tiles.itemsize
+    renormalised = norm == "recomputed" and evidence.norm != "none"
     runs = list(evidence.chunks(per_example, min(budget // workers, lanes // batch * per_example)))
 
     def of_runs(runs: list[slice]) -> Float[np.ndarray, "rows B"]:
         sums = np.zeros((tiles.size // members, folds))
         with jax.enable_x64(wide):  # which a thread does not inherit
             for run in runs:
+                contributions = evidence.contributions[:, run].astype(tiles.dtype)
                 epsilon = np.zeros(1) if evidence.epsilon is None else evidence.epsilon[run]
                 losses = _fold_losses(
-                    jnp.asarray(evidence.contributions[:, run], float),
+                    jnp.asarray(contributions),
+                    jnp.asarray(_coordinates(contributions)) if renormalised else None,
                     jnp.asarray(epsilon, float),
                     head,
                     bias,
                     jnp.asarray(evidence.labels[run]),
                     jnp.asarray(fold[run], float),
                     tiles,
-                    norm == "recomputed" and evidence.norm != "none",
                 )
                 sums += np.asarray(losses)
         return sums
@@ -94,16 +96,27 @@ def _in_blocks(
     return jnp.asarray(head, float), jnp.asarray(bias, float)
 
 
-@partial(jax.jit, static_argnames="renormalised")
+def _coordinates(contributions: Float[np.ndarray, "K n D"]) -> Float[np.ndarray, "r n K"]:
+    """Of each example's contributions in an orthogonal basis of its own, r = min(D, K): the mean square of a
+    sum of some is that of their coordinates.
+
+    By NumPy: two programs of XLA that factorise at once on a CPU can wait for each other for ever, each
+    holding one of the threads that the other's parts are to run on.
+    """
+    basis = np.asarray(np.linalg.qr(contributions.transpose(1, 2, 0), mode="r"))
+    return basis.swapaxes(0, 1) * basis.dtype.type(contributions.shape[2] ** -0.5)
+
+
+@jax.jit
 def _fold_losses(
     contributions: Float[Array, "K n D"],
+    coordinates: Float[Array, "r n K"] | None,
     epsilon: Float[Array, " #n"],
     head: Float[Array, "G D c"],
     bias: Float[Array, "G c"],
     labels: Int[Array, " n"],
     fold: Float[Array, "n B"],
     tiles: Float[Array, "T K h"],
-    renormalised: bool,
 ) -> Float[Array, "T*h B"]:
     """The subsets' cross-entropies, summed over the examples of each fold.
 
@@ -116,9 +129,7 @@ def _fold_losses(
     at_label = einsum("knd,nd->nk", contributions, head[place[0], :, place[1]])
     lanes = (len(tiles), len(labels), tiles.shape[2])
     scales = jnp.ones(lanes)
-    if renormalised:
-        basis = jnp.linalg.qr(contributions.transpose(1, 2, 0), mode="r")  # [n, min(D, K), K]
-        coordinates = basis.swapaxes(0, 1) * contributions.shape[2] ** -0.5
+    if coordinates is not None:
 
         def scale(tile):
             square = jnp.square(dot(coordinates, tile)).sum(0) + epsilon[:, None]

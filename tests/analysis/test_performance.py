@@ -7,6 +7,7 @@ import jaxtyping
 import numpy as np
 import pytest
 
+import analysis.performance
 from analysis.evidence import Evidence
 from analysis.lattice import all_subsets
 from analysis.performance import performance
@@ -188,3 +189,17 @@ def test_arguments_out_of_range_are_refused(arguments, message, monkeypatch):
 def test_seventeen_members_are_too_many_for_a_lattice():
     with pytest.raises(ValueError, match="there are 17: use sampled chains"):
         performance_lattice(plant(members=17, examples=2))
+
+
+def test_no_program_waits_for_threads_that_another_may_hold(monkeypatch):
+    """Two factorisations at once stop for ever on a CPU: their parts need the threads that wait for them."""
+    programs, fold_losses = [], analysis.performance._fold_losses
+
+    def lowered(*arguments):
+        programs.append(fold_losses.lower(*arguments).as_text())
+        return fold_losses(*arguments)
+
+    monkeypatch.setattr(analysis.performance, "_fold_losses", lowered)
+    performance_lattice(plant())
+    assert programs
+    assert not any("lapack" in program for program in programs)
