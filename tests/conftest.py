@@ -18,8 +18,8 @@ MAPS = Path("/proc/self/maps")
 
 @pytest.fixture(autouse=True, scope="module")
 def room_for_programs():
-    """Linux gives a process 65,530 mappings, every compiled program takes some, and at the limit XLA dies of a
-    segmentation fault. After a file that leaves many, the programs so far are dropped."""
+    """Linux gives a process 65,530 mappings, every compiled program takes some, and at the limit XLA dies of
+    a segmentation fault. After a file that leaves many, the programs so far are dropped."""
     yield
     if MAPS.exists() and MAPS.read_text().count("\n") > 20_000:
         jax.clear_caches()
