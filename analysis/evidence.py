@@ -125,6 +125,8 @@ class Evidence:
             low, high = tensors[name].min(), tensors[name].max()
             if low < 0 or high >= self.classes:
                 raise Refusal(f"{name} must lie in 0 to {self.classes - 1}, but runs from {low} to {high}")
+        if not np.isfinite(self.regulariser):
+            raise Refusal(f"regulariser is {self.regulariser}: give the λ of training, 0 for none")
         if self.epsilon is not None and self.epsilon.min() < 0:
             raise Refusal(f"epsilon holds {self.epsilon.min():g}, but a norm's ε is not negative")
         self._check_ledger(budget)

@@ -3,9 +3,8 @@
 import os
 from pathlib import Path
 
-os.environ["JAX_ENABLE_COMPILATION_CACHE"] = (
-    "false"  # also for commands: nothing is written to the user's home
-)
+# Also for commands: nothing is written to the user's home.
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
 
 import jax
 import pytest

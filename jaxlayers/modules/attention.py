@@ -17,6 +17,7 @@ class Memory(NamedTuple):
     keys: Float[Array, "*n B S KV d"]
     values: Float[Array, "*n B S KV d"]
     positions: Int[Array, "*n"]  # that are filled
+    seen: Array | None = None  # what the projection must see again to go on
 
 
 def rotate(
@@ -45,11 +46,17 @@ class Attention(nnx.Module):
         self.qkv.kernel[...] = self.qkv.kernel[...].at[:, values:].multiply(factor)
         self.out.kernel[...] *= factor
 
-    def project(self, x: Float[Array, "B T D"]) -> Float[Array, "B T C d"]:
-        """Queries, keys and values, in this order, by head."""
+    def before(self, batch: int) -> Array | None:
+        """What the projection sees of the positions before the first."""
+        return None
+
+    def project(
+        self, x: Float[Array, "B T D"], seen: Array | None
+    ) -> tuple[Float[Array, "B T C d"], Array | None]:
+        """Queries, keys and values, in this order, by head; and what the next positions must see of them."""
         # A linear layer sees two dimensions: with three, XLA on CPU copies transposed
         # activations in the backward pass (about a quarter of a step).
-        return self.qkv(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:2], -1, self.config.head_width)
+        return self.qkv(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:2], -1, self.config.head_width), seen
 
     def placed(
         self, qkv: Float[Array, "B T C d"], first: Int[Array, ""] | int = 0
@@ -64,23 +71,23 @@ class Attention(nnx.Module):
 
     def mix(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """What each head gathers from the past, the heads side by side."""
-        return gather(*self.placed(self.project(x)), jnp.tril(jnp.ones((x.shape[1], x.shape[1]), bool)))
+        qkv, _ = self.project(x, self.before(len(x)))
+        return gather(*self.placed(qkv), jnp.tril(jnp.ones((x.shape[1], x.shape[1]), bool)))
 
     def empty(self, batch: int) -> Memory:
         """Of a batch of sequences, before the first position."""
         config = self.config
         room = jnp.zeros((batch, config.length, config.key_value_heads, config.head_width), config.dtype)
-        return Memory(room, room, jnp.int32(0))
+        return Memory(room, room, jnp.int32(0), self.before(batch))
 
     def advance(self, x: Float[Array, "B T D"], memory: Memory) -> tuple[Float[Array, "B T D"], Memory]:
         """What is written to T new positions, and the memory with them."""
-        return self.attend(self.project(x), memory)
-
-    def attend(self, qkv: Float[Array, "B T C d"], memory: Memory) -> tuple[Float[Array, "B T D"], Memory]:
-        B, T = qkv.shape[:2]
+        B, T, _ = x.shape
+        qkv, seen = self.project(x, memory.seen)
         q, k, v = self.placed(qkv, memory.positions)
         at = memory.positions + jnp.arange(T)
-        memory = Memory(memory.keys.at[:, at].set(k), memory.values.at[:, at].set(v), memory.positions + T)
+        keys, values = memory.keys.at[:, at].set(k), memory.values.at[:, at].set(v)
+        memory = Memory(keys, values, memory.positions + T, seen)
         past = jnp.arange(memory.keys.shape[1]) <= at[:, None]
         mixed = gather(q, memory.keys, memory.values, past)
         return self.out(mixed.reshape(B * T, -1)).reshape(B, T, -1), memory

@@ -1,14 +1,12 @@
 """Sparse is Enough (Jaszczur et al. 2021, 2111.12763): decoding that reads few of the weights."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from jaxlayers.config import ModelConfig
-from jaxlayers.modules.attention import Attention, Memory
+from jaxlayers.modules.attention import Attention
 from jaxlayers.modules.linear import linear
 
 NOISE = 0.1  # times a standard Gumbel variable, on the controller's logits in training
@@ -123,13 +121,6 @@ class MultiplicativeQKV(nnx.Module):
         return qkv.swapaxes(2, 3).reshape(B, T, 3 * H, d), y[:, T:]
 
 
-class SparseMemory(NamedTuple):
-    """What attention remembers, and the last positions, which the convolution sees again."""
-
-    attention: Memory
-    seen: Float[Array, "*n B P H d"]
-
-
 class SparseAttention(Attention):
     """Attention whose queries, keys and values are `MultiplicativeQKV`'s; as many keys as queries."""
 
@@ -138,15 +129,11 @@ class SparseAttention(Attention):
         self.multiplicative = MultiplicativeQKV(config, rngs)
         self.out = linear(config.width, config.width, config, rngs)
 
-    def project(self, x: Float[Array, "B T D"]) -> Float[Array, "B T C d"]:
-        return self.multiplicative.advance(x, self.multiplicative.empty(len(x)))[0]
+    def before(self, batch: int) -> Float[Array, "B P H d"]:
+        return self.multiplicative.empty(batch)
 
-    def empty(self, batch: int) -> SparseMemory:  # type: ignore[override]
-        return SparseMemory(super().empty(batch), self.multiplicative.empty(batch))
-
-    def advance(  # type: ignore[override]
-        self, x: Float[Array, "B T D"], memory: SparseMemory
-    ) -> tuple[Float[Array, "B T D"], SparseMemory]:
-        qkv, seen = self.multiplicative.advance(x, memory.seen)
-        written, attention = self.attend(qkv, memory.attention)
-        return written, SparseMemory(attention, seen)
+    def project(
+        self, x: Float[Array, "B T D"], seen: Array | None
+    ) -> tuple[Float[Array, "B T C d"], Array | None]:
+        assert seen is not None
+        return self.multiplicative.advance(x, seen)

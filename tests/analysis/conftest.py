@@ -34,7 +34,7 @@ def plant(depth: int, seed: int, examples: int = 64, classes: int = 3, width: in
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def planted():
     return plant
 

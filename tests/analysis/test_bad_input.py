@@ -96,10 +96,8 @@ def test_what_theory_gives_a_value(size):
 
 
 @pytest.fixture(scope="module")
-def evidence():
-    from tests.analysis.conftest import plant
-
-    return plant(2, 0)
+def evidence(planted):
+    return planted(2, 0)
 
 
 @quick

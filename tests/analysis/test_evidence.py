@@ -48,6 +48,7 @@ def nan(array):
         (lambda e: dict(norm="rms"), "identity is broken at example"),
         (lambda e: dict(loss=np.zeros(64, np.float32)), "identity is broken at example"),
         (lambda e: dict(predictions=1 - np.minimum(e.labels, 1)), "identity is broken at example"),
+        (lambda e: dict(regulariser=float("nan")), "regulariser is nan: give the λ of training"),
         (lambda e: dict(epsilon=np.full(64, -1.0, np.float32)), "not negative"),
     ],
 )

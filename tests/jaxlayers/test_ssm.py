@@ -152,16 +152,3 @@ def test_bfloat16_keeps_its_state_in_float32(config):
     ones, nothing = jnp.ones((1, 512, 1)), jnp.zeros((1, 512, 1))
     _, last = selective_scan(nothing, ones[..., None], ones, ones, jnp.zeros((1, 1, 1, 1)))
     np.testing.assert_allclose(last, 512)
-
-
-def test_blocks_stack_and_scan(config, float64):
-    """Parameters with a leading layer axis, through one compiled loop: as one block after another."""
-    stacked = nnx.vmap(lambda rngs: SSM(config(dtype="float64"), rngs))(nnx.Rngs(0).split(3))
-    graph, state = nnx.split(stacked)
-    x = draw(2, 6, 16)
-    scanned, _ = jax.lax.scan(lambda x, each: (x + nnx.merge(graph, each)(x), None), x, state)
-    expected = x
-    for layer in range(3):
-        expected += nnx.merge(graph, jax.tree.map(lambda leaf, layer=layer: leaf[layer], state))(expected)
-    np.testing.assert_allclose(scanned, expected, rtol=1e-12, atol=1e-12)
-    assert not np.allclose(state.inner.kernel[0], state.inner.kernel[1])

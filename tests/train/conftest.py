@@ -1,21 +1,11 @@
 from io import StringIO
 
-import jax
 import pytest
 from rich.console import Console
 
 from jaxlayers.config import Architecture
 from train.config import Cadence, GroupConfig, Optimiser
 from train.tasks import SyntheticConfig, load
-
-
-@pytest.fixture(scope="session", autouse=True)
-def compiled_once(tmp_path_factory):
-    """The same tiny models are trained again and again; each is compiled once."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,7 @@ def launch(tmp_path_factory):
     environment = {
         **os.environ,
         "JAX_NUM_CPU_DEVICES": "1",
+        "JAX_ENABLE_COMPILATION_CACHE": "true",
         "JAX_COMPILATION_CACHE_DIR": str(home / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
