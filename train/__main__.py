@@ -1,5 +1,6 @@
 """python -m train CONFIG [--field value …]: trains what is left of a sweep."""
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from rich.console import Console
 
 from jaxlayers import xla
 from jaxlayers.refusal import Refusal
+from train import parallel
 from train.config import SweepConfig, read
 from train.interruption import Interruption, Stopped
 from train.log import Fault
@@ -30,13 +32,21 @@ class Command:
         str | None,
         tyro.conf.arg(help="i/n: train the i-th of n parts; unless given, SLURM's job array says which"),
     ] = None
+    coordinator: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help="host:port of process 0, where several processes train each run together; auto: as the "
+            "cluster says. Unless given, SLURM's and TPUs' variables say whether there are several"
+        ),
+    ] = None
+    processes: Annotated[int | None, tyro.conf.arg(help="how many train each run together")] = None
+    process: Annotated[int | None, tyro.conf.arg(help="which of them this one is, from 0")] = None
     log: Annotated[
         tuple[Log, ...], tyro.conf.arg(help="where metrics go too, beside metrics.jsonl: each is an extra")
     ] = ()
 
 
 def main(arguments: list[str]) -> int:
-    console = Console()
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0 if arguments else 2
@@ -50,10 +60,11 @@ def main(arguments: list[str]) -> int:
             args=arguments[1:],
             config=(tyro.conf.AvoidSubcommands,),
         )
+        parallel.join(command.coordinator, command.processes, command.process)
         with Interruption() as interruption:
             run(
                 command.sweep,
-                console,
+                Console(quiet=not parallel.leads()),
                 interruption=interruption,
                 shard=Shard.read(command.shard),
                 log=command.log,
@@ -62,7 +73,9 @@ def main(arguments: list[str]) -> int:
         print(f"error: {refusal}", file=sys.stderr)
         return 2
     except Fault as fault:
-        print(f"error: {fault}", file=sys.stderr)
+        print(f"error: {fault}", file=sys.stderr, flush=True)
+        if parallel.several():  # the others wait for this process: they end once it has
+            os._exit(1)
         return 1
     except Stopped as stopped:
         print(f"{stopped}: stopped; the same command goes on from the last checkpoint", file=sys.stderr)

@@ -13,6 +13,7 @@ import orbax.checkpoint as ocp
 from pydantic import BaseModel, ValidationError
 
 from jaxlayers.refusal import Refusal
+from train import parallel
 from train.config import GroupConfig, differences
 from train.files import written_whole
 from train.log import log
@@ -60,13 +61,22 @@ class Checkpoints:
     """The checkpoints of one group of runs: the state of all its seeds, on the host, by step.
 
     Each holds a seal: its step, and a hash of the state that does not depend on how files hold it. The last
-    two are kept.
+    two are kept. Of several processes the leading one alone reads and writes them, for all.
     """
 
     def __init__(self, folder: Path):
         self.folder = folder
-        options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True, cleanup_tmp_directories=True)
-        self.manager = ocp.CheckpointManager((folder / FOLDER).absolute(), options=options)
+        if not parallel.leads():
+            return
+        path = (folder / FOLDER).absolute()
+        path.mkdir(parents=True, exist_ok=True)
+        alone = ocp.options.MultiprocessingOptions(
+            primary_host=0, active_processes={0}, barrier_sync_key_prefix="leading"
+        )
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=2, create=False, cleanup_tmp_directories=True, multiprocessing_options=alone
+        )
+        self.manager = ocp.CheckpointManager(path, options=options)
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -74,13 +84,16 @@ class Checkpoints:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.manager.close()  # waits for a save under way, and raises what went wrong with it
+        if parallel.leads():
+            self.manager.close()  # waits for a save under way, and raises what went wrong with it
 
     def save(self, step: int, state: State) -> None:
         """Writes in the background; a checkpoint appears under its name only when it is whole.
 
         Raises what went wrong with the one before, too.
         """
+        if not parallel.leads():
+            return
         seal = {"step": step, "sha256": digest(state)}
         self.manager.save(
             step, args=ocp.args.Composite(state=ocp.args.StandardSave(state), seal=ocp.args.JsonSave(seal))
@@ -114,19 +127,26 @@ class Checkpoints:
         Raises:
             Damaged: all are.
         """
-        damaged: list[tuple[int, Damaged]] = []
-        for step in sorted(self.manager.all_steps(), reverse=True):
-            try:
-                state = self.restore(step, like)
-            except Damaged as damage:
-                damaged.append((step, damage))
-                continue
-            for bad, _ in damaged:
-                self.set_aside(bad, step)
-            return step, state
-        if damaged:
-            raise damaged[0][1]
-        return None
+        state = like
+
+        def search() -> int | None:
+            nonlocal state
+            damaged: list[tuple[int, Damaged]] = []
+            for step in sorted(self.manager.all_steps(), reverse=True):
+                try:
+                    state = self.restore(step, like)
+                except Damaged as damage:
+                    damaged.append((step, damage))
+                    continue
+                for bad, _ in damaged:
+                    self.set_aside(bad, step)
+                return step
+            if damaged:
+                raise damaged[0][1]
+            return None
+
+        step = parallel.led(search)
+        return None if step is None else (step, parallel.spread(state))
 
     def set_aside(self, step: int, before: int) -> None:
         source, target = (self.folder / name / str(step) for name in (FOLDER, DAMAGED))

@@ -68,11 +68,6 @@ class Interruption:
             raise Stopped(number)
         self.number = number
 
-    def leave(self) -> None:
-        """What could be saved is saved."""
-        if self.number is not None:
-            raise Stopped(self.number)
-
     def watch(self) -> None:
         while byte := os.read(self.reader, 1):
             if byte[0] in SIGNALS and not self.left.wait(self.grace):

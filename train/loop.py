@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import grain
-import jax
 import numpy as np
 from jaxtyping import Bool
 
@@ -15,8 +14,8 @@ from train import parallel
 from train.checkpoint import Checkpoints
 from train.config import GroupConfig
 from train.cost import training_flops
-from train.interruption import NEVER, Interruption
-from train.metrics import Metrics
+from train.interruption import NEVER, Interruption, Stopped
+from train.metrics import Metrics, Unwritten
 from train.progress import Progress, Work
 from train.sinks import Log, opened
 from train.step import StepMetrics, Sums, Trainer
@@ -41,7 +40,7 @@ def train(
     tokens = group.task.batch * task.length
     flops = training_flops(trainer.config, task.classes, tokens)
     start = parallel.over_devices(parallel.over_seeds(trainer.start))
-    dispatch = Compiled(parallel.over_devices(parallel.over_seeds(trainer.steps), donate=(0,)))
+    dispatch = parallel.over_devices(parallel.over_seeds(trainer.steps), donate=(0,))
     evaluate = Evaluation(trainer, task, cadence.validation_batches, progress.evaluated)
 
     def evaluation(split: str, at_most: int | None = None) -> None:
@@ -56,7 +55,8 @@ def train(
             done, state = restored[0], parallel.replicate(restored[1])
         sound = parallel.first(state.sound)
         sinks = partial(opened, log, folder, group)
-        with Metrics(folder, done, sinks) as metrics, interruption.postponed():
+        written = Metrics(folder, done, sinks) if parallel.leads() else Unwritten()
+        with written as metrics, interruption.postponed():
             feed, clock = prefetched(group, task, done), Clock(metrics.seconds)
             while done < steps:
                 with clock:
@@ -85,14 +85,16 @@ def train(
 
                 done = stop if sound.any() else steps  # where all have diverged, nothing moves any more
                 last = done == steps
+                asked = parallel.greatest(interruption.number or 0)  # what one process is told, all do
                 if last or done % cadence.validate_every == 0:
                     evaluation("validation", at_most=cadence.validation_batches)
                 if last:
                     evaluation("test")
-                if last or done % cadence.save_every == 0 or interruption.number is not None:
+                if last or done % cadence.save_every == 0 or asked:
                     metrics.flush()  # before the checkpoint, so that no step is without its line
                     checkpoints.save(done, parallel.first(state))
-                interruption.leave()
+                if asked:
+                    raise Stopped(asked)
 
 
 def lines_of(
@@ -148,24 +150,11 @@ class Clock:
         return lap
 
 
-class Compiled:
-    """A function compiled ahead, once for each shape of its arguments, so that clocks leave it out."""
-
-    def __init__(self, function: Any):
-        self.function = function
-        self.by_shape: dict[Any, Callable] = {}
-
-    def at(self, *arguments: Any) -> Callable:
-        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(arguments))
-        if shapes not in self.by_shape:
-            self.by_shape[shapes] = self.function.lower(*arguments).compile()
-        return self.by_shape[shapes]
-
-
 def prefetched(group: GroupConfig, task: Task, done: int) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
     """For each dispatch that is left, the step at which it ends and its batches [S, n, B, T]."""
     steps, stride = group.task.steps, group.cadence.dispatch
-    streams = [task.training(seed) for seed in group.seeds]
+    rows = parallel.rows(task.batch)
+    streams = [task.training(seed, rows) for seed in group.seeds]
 
     def load(start: int) -> tuple[int, dict[str, np.ndarray]]:
         stop = min(start + stride, steps)
@@ -192,13 +181,13 @@ class Evaluation:
         def sums(parameters: Any, stacked: dict[str, Any]) -> Sums:
             return parallel.over_seeds(lambda each: trainer.evaluate(each, stacked))(parameters)
 
-        self.sums = Compiled(parallel.over_devices(sums))
+        self.sums = parallel.over_devices(sums)
         self.task, self.batches, self.report = task, batches, report
         self.flops = training_flops(trainer.config, task.classes, batches * task.batch * task.length) / 3
 
     def __call__(self, split: str, parameters: Any, at_most: int | None = None) -> list[dict[str, float]]:
         """One row a seed, over the first `at_most` batches of the split (none: over all)."""
-        batches = list(self.task.evaluation(split)[:at_most])
+        batches = list(self.task.evaluation(split, parallel.rows(self.task.batch))[:at_most])
         nothing = {**batches[0], "weights": np.zeros_like(batches[0]["weights"])}
         batches += [nothing] * (padded(len(batches), self.batches) - len(batches))
         total: Sums | None = None

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -46,6 +47,13 @@ class Metrics:
 
     def flush(self) -> None:
         self.file.flush()
+
+
+class Unwritten(Metrics):
+    """Those of a process that another one writes for."""
+
+    def __init__(self) -> None:
+        self.seconds, self.sinks, self.file = 0.0, [], open(os.devnull, "w")  # noqa: SIM115 closed by __exit__
 
 
 def encode(values: dict[str, Any]) -> str:

@@ -1,13 +1,21 @@
-"""The devices of this process. The only file that knows `pmap`."""
+"""The devices of a run, of one process or of several. The only file that knows `pmap` and processes.
 
+Arrays on the devices have a leading axis of all devices of all processes; each process holds its own part.
+"""
+
+import json
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
+
+from jaxlayers.refusal import Refusal
 
 AXIS = "devices"
 Tree = Any
@@ -22,12 +30,117 @@ PEAK = {  # operations a second of a device with dense bfloat16 products, as its
 }
 
 
+T = TypeVar("T")
+
+
+def join(
+    coordinator: str | None,
+    processes: int | None,
+    process: int | None,
+    environment: Mapping[str, str] = os.environ,
+) -> None:
+    """Makes this process one of several that train the same runs, as the arguments say or, where there are
+    none, the variables of SLURM and of TPUs; otherwise it stays alone.
+
+    Args:
+        coordinator: host:port of process 0; "auto": all three are what `jax.distributed` finds.
+
+    Raises:
+        Refusal: the arguments do not say it.
+    """
+    given = [value is not None for value in (coordinator, processes, process)]
+    place: dict[str, Any] = {}
+    if not any(given) and not cluster(environment):
+        return
+    if any(given) and coordinator != "auto":
+        if coordinator is None or processes is None or process is None:
+            raise Refusal(
+                "--coordinator, --processes and --process go together: give all three, as --coordinator "
+                "host0:1234 --processes 4 --process 0, or --coordinator auto alone"
+            )
+        if not 0 <= process < processes:
+            raise Refusal(f"--process {process} of --processes {processes}: count from 0 to {processes - 1}")
+        place = {"coordinator_address": coordinator, "num_processes": processes, "process_id": process}
+    try:
+        jax.distributed.initialize(**place)  # and at exit waits for the others
+    except ValueError as error:
+        raise Refusal(
+            f"the processes that train together are not found ({str(error).splitlines()[0]}): give "
+            "--coordinator, --processes and --process"
+        ) from None
+
+
+def cluster(environment: Mapping[str, str]) -> bool:
+    """Whether a cluster has started several processes together."""
+    return environment.get("SLURM_STEP_NUM_TASKS", "1") != "1" or "," in environment.get(
+        "TPU_WORKER_HOSTNAMES", ""
+    )
+
+
+def several() -> bool:
+    """Whether other processes train the same runs."""
+    return jax.process_count() > 1
+
+
+def leads() -> bool:
+    """Whether this process writes the files of the runs, for all."""
+    return jax.process_index() == 0
+
+
+def led(function: Callable[[], T]) -> T:
+    """What the leading process's call returns, a JSON value, in every process.
+
+    Raises:
+        Refusal: the leading process's call did.
+    """
+    if not several():
+        return function()
+    said = b""
+    if leads():
+        try:
+            said = json.dumps({"value": function()}).encode()
+        except Refusal as refusal:
+            said = json.dumps({"refusal": str(refusal)}).encode()
+    room = np.zeros(int(spread(np.array(len(said)))), np.uint8)
+    room[: len(said)] = np.frombuffer(said, np.uint8)
+    found = json.loads(spread(room).tobytes())
+    if "refusal" in found:
+        raise Refusal(found["refusal"])
+    return found["value"]
+
+
+def spread(tree: Tree) -> Tree:
+    """The leading process's arrays, bit for bit, in every process; of the same shapes in all."""
+    if not several():
+        return tree
+    leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, tree))
+    # As bytes, since the broadcast is a sum: that of -0.0 and 0.0 is 0.0.
+    sent = np.concatenate([np.frombuffer(leaf.tobytes(), np.uint8) for leaf in leaves])
+    parts = np.split(multihost_utils.broadcast_one_to_all(sent), np.cumsum([leaf.nbytes for leaf in leaves]))
+    arrays = [part.view(leaf.dtype).reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=False)]
+    return jax.tree.unflatten(structure, arrays)
+
+
+def greatest(number: int) -> int:
+    """Of the numbers of all processes."""
+    if not several():
+        return number
+    return int(multihost_utils.process_allgather(np.array(number)).max())
+
+
 def devices() -> list[jax.Device]:
-    return jax.local_devices()
+    """Those of one process side by side."""
+    return sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
 
 
 def count() -> int:
     return len(devices())
+
+
+def rows(batch: int) -> slice:
+    """Of a batch, what the devices of this process compute."""
+    own = batch // jax.process_count()
+    return slice(jax.process_index() * own, (jax.process_index() + 1) * own)
 
 
 @cache
@@ -46,12 +159,30 @@ def peak() -> float | None:
         begun = time.perf_counter()
         product(a, a).block_until_ready()
         seconds.append(time.perf_counter() - begun)
-    return 2 * size**3 / min(seconds)
+    return jax.process_count() * 2 * size**3 / min(seconds)
 
 
-def over_devices(function: Callable, donate: tuple[int, ...] = ()) -> Callable:
+class Compiled:
+    """A function compiled ahead, once for each shape of its arguments, so that clocks leave it out."""
+
+    def __init__(self, function: Any):
+        self.function = function
+        self.by_shape: dict[Any, Callable] = {}
+
+    def at(self, *arguments: Any) -> Callable:
+        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(arguments))
+        if shapes not in self.by_shape:
+            self.by_shape[shapes] = self.function.lower(*arguments).compile()
+        return self.by_shape[shapes]
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.at(*arguments)(*arguments)
+
+
+def over_devices(function: Callable, donate: tuple[int, ...] = ()) -> Compiled:
     """function, on every device at once, each argument with a leading axis of devices."""
-    return jax.pmap(function, axis_name=AXIS, devices=devices(), donate_argnums=donate)
+    # Compiled ahead it takes and gives arrays of all processes; called, `pmap` would give those of one.
+    return Compiled(jax.pmap(function, axis_name=AXIS, devices=devices(), donate_argnums=donate))
 
 
 def over_seeds(function: Callable) -> Callable:
@@ -71,14 +202,16 @@ def total(tree: Tree) -> Tree:
 
 
 def place(tree: Tree) -> Tree:
-    """Onto the devices, along the leading axis; a dispatch then needs no transfer of its own."""
+    """Onto this process's devices, along the leading axis; a dispatch then needs no transfer of its own."""
     mesh = jax.sharding.Mesh(np.array(devices()), (AXIS,))
-    return jax.device_put(tree, jax.NamedSharding(mesh, jax.P(AXIS)))
+    sharding = jax.NamedSharding(mesh, jax.P(AXIS))
+    return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(sharding, leaf), tree)
 
 
 def replicate(tree: Tree) -> Tree:
     """The same on each device."""
-    return place(jax.tree.map(lambda leaf: np.broadcast_to(leaf, (count(), *leaf.shape)), tree))
+    own = count() // jax.process_count()
+    return place(jax.tree.map(lambda leaf: np.broadcast_to(leaf, (own, *leaf.shape)), tree))
 
 
 def first(tree: Tree) -> Tree:
@@ -87,5 +220,7 @@ def first(tree: Tree) -> Tree:
 
 
 def shard(tree: Tree, axis: int) -> Tree:
-    """The axis of examples split over the devices, which become the leading axis."""
-    return place(jax.tree.map(lambda leaf: np.stack(np.split(leaf, count(), axis)), tree))
+    """The axis of examples, of which each process has its rows, split over the devices, which become the
+    leading axis."""
+    own = count() // jax.process_count()
+    return place(jax.tree.map(lambda leaf: np.stack(np.split(leaf, own, axis)), tree))

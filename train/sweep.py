@@ -60,26 +60,31 @@ def run(
             console.print(
                 f"part {shard.index} of {shard.count}: {len(groups)} groups of runs", highlight=False
             )
-        for group in groups:
-            holding.enter_context(held(sweep.path / group.path))
-            claim(sweep.path / group.path, group)
-        write_json(sweep.path / SWEEP, sweep)
-        train_groups(sweep, groups, tasks, console, interruption, log)
+
+        def prepare() -> dict[str, int]:
+            for group in groups:
+                holding.enter_context(held(sweep.path / group.path))
+                claim(sweep.path / group.path, group)
+            write_json(sweep.path / SWEEP, sweep)
+            return {group.label: saved(sweep.path / group.path) for group in groups}
+
+        train_groups(sweep, groups, parallel.led(prepare), tasks, console, interruption, log)
 
 
 def train_groups(
     sweep: SweepConfig,
     groups: list[GroupConfig],
+    done: dict[str, int],
     tasks: dict[str, Task],
     console: Console,
     interruption: Interruption,
     log: Sequence[Log],
 ) -> None:
-    """Those that are not finished, in folders that this process holds."""
+    """Those that are left after the steps that are done, in folders that the leading process holds."""
     left = {
-        group.label: work(group, tasks[group.task_name], done)
+        group.label: work(group, tasks[group.task_name], done[group.label])
         for group in groups
-        if (done := saved(sweep.path / group.path)) < group.task.steps
+        if done[group.label] < group.task.steps
     }
     if finished := len(groups) - len(left):
         console.print(f"{finished} of {len(groups)} groups of runs are finished already", highlight=False)
@@ -92,8 +97,10 @@ def train_groups(
             with logged(folder), full_disk_refused(folder):
                 train(group, folder, tasks[group.task_name], progress, interruption, log)
             seconds = duration(time.monotonic() - begun)
-            progress.finish(f"{group.label}  test loss {', '.join(ends(folder, group))}  in {seconds}")
-    write_csv(sweep.path / "metrics.csv", evaluations(sweep))
+            if parallel.leads():
+                progress.finish(f"{group.label}  test loss {', '.join(ends(folder, group))}  in {seconds}")
+    if parallel.leads():
+        write_csv(sweep.path / "metrics.csv", evaluations(sweep))
 
 
 def ends(folder: Path, group: GroupConfig) -> list[str]:

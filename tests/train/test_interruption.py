@@ -12,12 +12,9 @@ from train.interruption import Interruption, Stopped
 
 
 def test_while_postponed_a_signal_is_a_request():
-    with Interruption() as interruption:
-        with interruption.postponed():
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert interruption.number == signal.SIGTERM
-        with pytest.raises(Stopped, match="SIGTERM"):
-            interruption.leave()
+    with Interruption() as interruption, interruption.postponed():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interruption.number == signal.SIGTERM
 
 
 def test_the_second_does_not_wait():
@@ -34,8 +31,7 @@ def test_with_nothing_to_save_a_signal_ends_at_once():
 
 def test_handlers_are_put_back():
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    with Interruption() as interruption:
-        interruption.leave()  # nobody asked
+    with Interruption():
         assert signal.getsignal(signal.SIGTERM) != before[0]
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 

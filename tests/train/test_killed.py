@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -38,6 +39,7 @@ validate_every = 8
 save_every = 8
 """
 GROUP = "killed/words/tiny/depth-01"
+NOWHERE = "nowhere"  # the folder of a process that does not lead
 
 
 @pytest.fixture(scope="module")
@@ -47,30 +49,57 @@ def launch(tmp_path_factory):
     (home / "killed.toml").write_text(SWEEP)
     environment = {
         **os.environ,
-        "JAX_NUM_CPU_DEVICES": "1",
         "JAX_ENABLE_COMPILATION_CACHE": "true",
         "JAX_COMPILATION_CACHE_DIR": str(home / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
 
-    def start(folder):
+    def start(folder, *flags, devices=1):
         command = [sys.executable, "-m", "train", str(home / "killed.toml"), "--folder", str(home / folder)]
-        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        return subprocess.Popen(
+            [*command, *flags],
+            env={**environment, "JAX_NUM_CPU_DEVICES": str(devices)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
 
     start.home = home
     return start
 
 
-def finish(launch, folder):
-    process = launch(folder)
+def launch_two(launch, folder):
+    """Two processes, with a device each, that train the same runs; only the first may write."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    return [
+        launch(name, "--coordinator", f"localhost:{port}", "--processes", "2", "--process", str(i))
+        for i, name in enumerate((folder, NOWHERE))
+    ]
+
+
+def finish(launch, folder, devices=1):
+    process = launch(folder, devices=devices)
     _, said = process.communicate()
     assert process.returncode == 0, said
+    return launch.home / folder / GROUP
+
+
+def finish_two(launch, folder):
+    for process in launch_two(launch, folder):
+        _, said = process.communicate()
+        assert process.returncode == 0, said
     return launch.home / folder / GROUP
 
 
 @pytest.fixture(scope="module")
 def whole(launch):
     return finish(launch, "whole")
+
+
+@pytest.fixture(scope="module")
+def whole_of_two_devices(launch):
+    return finish(launch, "two devices", devices=2)
 
 
 def final(folder):
@@ -143,3 +172,64 @@ def test_preempted_it_saves_and_leaves_within_ten_seconds(launch, whole):
     assert 0 < saved(cut) < STEPS
     assert saved(cut) == max(line["step"] for line in lines(cut / "metrics.jsonl"))  # no step is lost
     assert_the_same(finish(launch, "preempted"), whole)
+
+
+def test_two_processes_are_as_two_devices_of_one(launch, whole_of_two_devices):
+    """Bit for bit. The second one's folder does not come to be: it neither writes nor reads there."""
+    assert_the_same(finish_two(launch, "two"), whole_of_two_devices)
+    assert not (launch.home / NOWHERE).exists()
+
+
+def test_when_either_of_two_dies_the_other_ends_too(launch, whole_of_two_devices):
+    """While they start, in a save or in between; started again, they end with the same bits."""
+    cut, moments = launch.home / "cut two" / GROUP, random.Random(1)
+    for victim, kind in [
+        (0, "start"),
+        (1, "start"),
+        (0, "save"),
+        (1, "save"),
+        (0, "between"),
+        (1, "between"),
+    ]:
+        processes, begun = launch_two(launch, "cut two"), saved(cut)
+        if kind == "start":
+            time.sleep(moments.uniform(0, 4))
+        else:
+            wait_for(lambda begun=begun: saved(cut) > begun, processes[0])
+            time.sleep(moments.uniform(0, 0.1))
+        if kind == "save":
+            wait_for(lambda: saving(cut), processes[0])
+        processes[victim].kill()
+        codes = [process.wait(timeout=120) for process in processes]
+        assert codes[victim] == -signal.SIGKILL
+        assert codes[1 - victim] not in (0, 2)
+        for process in processes:
+            process.stderr.close()
+    assert 0 < saved(cut) < STEPS
+    assert_the_same(finish_two(launch, "cut two"), whole_of_two_devices)
+    assert not (launch.home / NOWHERE).exists()
+
+
+def test_what_one_of_two_is_told_both_do(launch, whole_of_two_devices):
+    """SIGTERM to the one that does not write: both leave, and what was trained is saved."""
+    cut = launch.home / "told two" / GROUP
+    processes = launch_two(launch, "told two")
+    wait_for(lambda: saved(cut) > 0, processes[0])
+    processes[1].send_signal(signal.SIGTERM)
+    for process in processes:
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 128 + signal.SIGTERM, said
+    assert 0 < saved(cut) < STEPS
+    assert saved(cut) == max(line["step"] for line in lines(cut / "metrics.jsonl"))
+    assert_the_same(finish_two(launch, "told two"), whole_of_two_devices)
+
+
+def test_what_one_of_two_refuses_both_do(launch):
+    """In the words of the one that holds the folder."""
+    config = launch.home / "refused two" / GROUP / "config.json"
+    config.parent.mkdir(parents=True)
+    config.write_text("{}")
+    for process in launch_two(launch, "refused two"):
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 2
+        assert f"error: {config.parent} was trained with other values of" in said.decode()

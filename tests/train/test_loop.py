@@ -112,12 +112,12 @@ def poisoned(task, seeds, step):
     """The task, but the losses of some seeds are NaN from a step on (counted from 0)."""
 
     class Poisoned(Task):
-        def training(self, seed):
+        def training(self, seed, part):
             def poison(index, batch):
                 weight = np.float32("nan") if seed in seeds and index >= step else np.float32(1)
                 return {**batch, "weights": batch["weights"] * weight}
 
-            return super().training(seed).map_with_index(poison)
+            return super().training(seed, part).map_with_index(poison)
 
     return Poisoned(**vars(task))
 

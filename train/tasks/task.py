@@ -11,6 +11,8 @@ import numpy as np
 from jaxtyping import Float32, Int32, Integer, UInt32
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
+ALL = slice(None)
+
 
 class TaskFields(BaseModel):
     """What every task has to know."""
@@ -63,10 +65,11 @@ class Task:
     batch: int
     rows: Mapping[str, Rows]
 
-    def training(self, seed: int) -> grain.MapDataset:
+    def training(self, seed: int, part: slice = ALL) -> grain.MapDataset:
         """Element `step` is the batch of that step: a pure function of (`seed`, `step`), without an end.
 
-        Every row comes once an epoch, and every epoch of every seed in an order of its own.
+        Every row comes once an epoch, and every epoch of every seed in an order of its own. Of each batch the
+        rows in `part` alone are read.
         """
         rows = self.rows["train"]
 
@@ -77,22 +80,22 @@ class Task:
             return np.random.default_rng((seed, epoch)).permutation(len(rows))
 
         def batch(step: int) -> Batch:
-            epochs, places = np.divmod(step * self.batch + np.arange(self.batch), len(rows))
+            epochs, places = np.divmod(step * self.batch + np.arange(self.batch)[part], len(rows))
             taken = rows.take(np.concatenate([order(int(e))[places[epochs == e]] for e in np.unique(epochs)]))
             noise = np.random.default_rng((seed, step, 1)).integers(2**32, size=self.batch, dtype=np.uint32)
-            return Batch(**taken, noise=noise)
+            return Batch(**taken, noise=noise[part])
 
         return grain.MapDataset.range(sys.maxsize).map(batch)
 
-    def evaluation(self, split: str) -> grain.MapDataset:
+    def evaluation(self, split: str, part: slice = ALL) -> grain.MapDataset:
         """The rows of `split` ("validation" or "test"), once and in order: row r is in batch r // `batch`.
 
-        The last batch is filled up with rows of weight 0.
+        The last batch is filled up with rows of weight 0. Of each batch the rows in `part` alone are read.
         """
         rows = self.rows[split]
 
         def batch(index: int) -> Batch:
-            indices = index * self.batch + np.arange(self.batch)
+            indices = index * self.batch + np.arange(self.batch)[part]
             filled = rows.take(np.minimum(indices, len(rows) - 1))
             filled["weights"] *= (indices < len(rows))[:, None]
             return filled
