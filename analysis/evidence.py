@@ -48,6 +48,7 @@ PROVENANCE = {
     "parameters": int,
     "training_flops": float,
     "regulariser": float,
+    "update": float,
     "config_hash": str,
 }
 REQUIRED = ("contributions", "head", "bias", "labels")
@@ -80,6 +81,7 @@ class Evidence:
     parameters: int = 0
     training_flops: float = 0.0
     regulariser: float = 0.0  # λ of training on cross-entropy - λ · diversity
+    update: float = 0.0  # how far training moved the final norm's output, root mean square; 0: not said
     config_hash: str = ""
 
     @classmethod
@@ -127,6 +129,8 @@ class Evidence:
                 raise Refusal(f"{name} must lie in 0 to {self.classes - 1}, but runs from {low} to {high}")
         if not np.isfinite(self.regulariser):
             raise Refusal(f"regulariser is {self.regulariser}: give the λ of training, 0 for none")
+        if not 0 <= self.update < np.inf:
+            raise Refusal(f"update is {self.update}: give a root mean square, 0 where it is not known")
         if self.epsilon is not None and self.epsilon.min() < 0:
             raise Refusal(f"epsilon holds {self.epsilon.min():g}, but a norm's ε is not negative")
         self._check_ledger(budget)

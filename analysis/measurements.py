@@ -46,6 +46,7 @@ class Measurements:
     parameters: int
     training_flops: float
     regulariser: float  # λ of training on cross-entropy - λ · diversity
+    update: float  # how far training moved the final norm's output, root mean square; 0: not said
     config_hash: str
     members: tuple[Member, ...]
     classes: int

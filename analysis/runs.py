@@ -97,7 +97,7 @@ def diverged(folder: Path, group: GroupConfig) -> list[int]:
 def group_evidence(
     folder: Path, group: GroupConfig, task: Task, sample: Sample
 ) -> Iterator[tuple[Path, Evidence]]:
-    models: list[Decoder] | None = None
+    models: list[tuple[Decoder, Decoder]] | None = None
     left_out = diverged(folder, group)
     for i, seed in enumerate(group.seeds):
         if seed in left_out:
@@ -111,21 +111,28 @@ def group_evidence(
                 continue
         if models is None:
             models = trained(folder, group, task)
-        collected = collect(models[i], task, sample, group, seed)
+        collected = collect(*models[i], task, sample, group, seed)
         collected.save(path)
         yield path, collected
 
 
-def collect(model: Decoder, task: Task, sample: Sample, group: GroupConfig, seed: int) -> Evidence:
-    """Traces the sampled sequences, a few at a time, and keeps the sampled positions."""
-    model = ledger.full_precision(model)
+def collect(
+    start: Decoder, model: Decoder, task: Task, sample: Sample, group: GroupConfig, seed: int
+) -> Evidence:
+    """Traces the sampled sequences, a few at a time, and keeps the sampled positions.
+
+    Args:
+        start: the model before training, which says how far training moved it.
+    """
+    start, model = ledger.full_precision(start), ledger.full_precision(model)
     test, used = task.rows["test"], np.unique(sample.rows)
     kept: list[np.ndarray] = []
     epsilons: list[np.ndarray] = []
     predictions: list[np.ndarray] = []  # the model's own, in an ordinary forward pass:
     losses: list[np.ndarray] = []  # what the reader of the evidence holds the ledger to
-    for start in range(0, len(used), ROWS):
-        rows = used[start : start + ROWS]
+    moved: list[np.ndarray] = []
+    for begin in range(0, len(used), ROWS):
+        rows = used[begin : begin + ROWS]
         padded = np.concatenate([rows, np.repeat(rows[-1:], ROWS - len(rows))])  # one compilation
         batch = jax.tree.map(jnp.asarray, dict(test.take(padded)))
         traced = ledger.trace(model, batch["tokens"])
@@ -133,7 +140,10 @@ def collect(model: Decoder, task: Task, sample: Sample, group: GroupConfig, seed
         at = np.searchsorted(rows, sample.rows[here]), sample.positions[here]
         kept.append(np.asarray(traced.contributions[:, at[0], at[1]], np.float32))
         epsilons.append(np.asarray(traced.epsilon[at], np.float32))
-        logits = run(model, batch["tokens"], task.classes)[at]
+        before, _ = run(start, batch["tokens"], task.classes)
+        stream, logits = run(model, batch["tokens"], task.classes)
+        moved.append(np.asarray(jnp.square(stream - before)[at].mean(-1)))
+        logits = logits[at]
         predictions.append(np.asarray(logits.argmax(-1), np.int32))
         losses.append(np.asarray(cross_entropy(logits, batch["labels"][at]), np.float32))
     contributions = np.concatenate(kept, 1)
@@ -157,12 +167,15 @@ def collect(model: Decoder, task: Task, sample: Sample, group: GroupConfig, seed
         seed=seed,
         parameters=sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model))),
         training_flops=training_flops(model.config, task.classes, tokens),
+        update=float(np.sqrt(np.concatenate(moved).mean())),
         config_hash=group.hash,
     )
 
 
-def run(model: Decoder, tokens: Int[Array, "B T"], classes: int) -> Float[Array, "B T C"]:
-    """The logits of an ordinary forward pass, at the highest matmul precision."""
+def run(
+    model: Decoder, tokens: Int[Array, "B T"], classes: int
+) -> tuple[Float[Array, "B T D"], Float[Array, "B T C"]]:
+    """The final norm's output and the logits of an ordinary forward pass, at the highest matmul precision."""
     structure, parameters = nnx.split(model)
     with jax.default_matmul_precision("highest"):
         return _run(structure, parameters, tokens, classes)
@@ -171,4 +184,5 @@ def run(model: Decoder, tokens: Int[Array, "B T"], classes: int) -> Float[Array,
 @partial(jax.jit, static_argnums=(0, 3))
 def _run(structure, parameters, tokens, classes):
     model = nnx.merge(structure, parameters)
-    return model.read_out(model.hidden(tokens), classes)
+    stream = model.hidden(tokens)
+    return model.norm(stream), model.read_out(stream, classes)

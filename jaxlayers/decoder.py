@@ -60,7 +60,8 @@ class Embedding(nnx.Module):
         x = self.tokens[...].astype(self.dtype)[tokens]
         if self.positions is None:
             return x
-        return x + self.positions[first + jnp.arange(tokens.shape[1])].astype(self.dtype)
+        places = jnp.broadcast_to(first + jnp.arange(tokens.shape[1]), tokens.shape)
+        return x + self.positions[...].astype(self.dtype)[places]
 
     def check(self, tokens: Int[Array, "B T"]) -> None:
         """ValueError where sequences are too long; or an id is out of range, which jax would clamp, and

@@ -72,9 +72,9 @@ def join(
 
 def cluster(environment: Mapping[str, str]) -> bool:
     """Whether a cluster has started several processes together."""
-    return environment.get("SLURM_STEP_NUM_TASKS", "1") != "1" or "," in environment.get(
-        "TPU_WORKER_HOSTNAMES", ""
-    )
+    counts = ("SLURM_STEP_NUM_TASKS", "MEGASCALE_NUM_SLICES")
+    hosts = environment.get("TPU_WORKER_HOSTNAMES", "")
+    return "," in hosts or any(environment.get(name, "1") != "1" for name in counts)
 
 
 def several() -> bool:

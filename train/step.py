@@ -90,7 +90,7 @@ class Trainer:
         model = self.model(parameters)
         logits = model.read_out(model.hidden(batch["tokens"], noise=batch.get("noise")), self.classes)
         loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
-        correct = logits.argmax(-1) == batch["labels"]
+        correct = is_largest(logits, batch["labels"])
         weights = batch["weights"]
         return Sums(jnp.vdot(loss, weights), jnp.vdot(correct.astype(loss.dtype), weights), weights.sum())
 
@@ -134,6 +134,14 @@ class Trainer:
         """Sums over a stack of batches and over devices."""
         each = jax.lax.map(lambda batch: self.sums(parameters, batch), batches)
         return parallel.total(jax.tree.map(lambda values: values.sum(0), each))
+
+
+def is_largest(logits: Float[Array, "*n C"], labels: Int[Array, "*n"]) -> Bool[Array, "*n"]:
+    """labels == argmax(logits), where of equals the first is the largest. XLA on CPU takes 4.8 ms for the argmax
+    of 2,048 x 1,024 (it does not vectorise a reduction to two values), and 0.3 for this."""
+    own = jnp.take_along_axis(logits, labels[..., None], -1)
+    after = jnp.arange(logits.shape[-1]) >= labels[..., None]
+    return ((logits < own) | ((logits == own) & after)).all(-1)  # none where they are NaN
 
 
 def is_matrix(parameters: Parameters) -> Parameters:

@@ -23,7 +23,7 @@ from train.metrics import FILE, lines, write_csv
 from train.progress import Progress, duration
 from train.shard import WHOLE, Shard
 from train.sinks import Log, check_installed
-from train.step import Trainer
+from train.step import State, Trainer
 from train.tasks import CACHE, Task, load
 
 SWEEP = "sweep.json"
@@ -127,12 +127,17 @@ def evaluations(sweep: SweepConfig) -> list[dict[str, object]]:
     ]
 
 
-def trained(folder: Path, group: GroupConfig, task: Task) -> list[Decoder]:
-    """The finished models of a group, one a seed."""
+def trained(folder: Path, group: GroupConfig, task: Task) -> list[tuple[Decoder, Decoder]]:
+    """The models of a finished group as they were at the start and at the end, one pair a seed."""
     trainer = Trainer(group, task)
-    shapes = jax.eval_shape(jax.vmap(trainer.start), np.array(group.seeds))
-    like = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    start = parallel.over_devices(parallel.over_seeds(trainer.start))  # training's, so it is in the cache
+    first = parallel.first(start(parallel.replicate(np.array(group.seeds))))
     with Checkpoints(folder / group.path) as checkpoints:
-        parameters = checkpoints.restore(group.task.steps, like).parameters
-    seeds = range(len(group.seeds))
-    return [trainer.model(jax.tree.map(lambda leaf, s=s: jnp.asarray(leaf[s]), parameters)) for s in seeds]
+        last = checkpoints.restore(group.task.steps, first)
+
+    def models(state: State) -> list[Decoder]:
+        seeds = range(len(group.seeds))
+        each = [jax.tree.map(lambda leaf, s=s: jnp.asarray(leaf[s]), state.parameters) for s in seeds]
+        return [trainer.model(parameters) for parameters in each]
+
+    return list(zip(models(first), models(last), strict=True))

@@ -26,7 +26,7 @@ def figures(several: Sequence[Curve]) -> list[Figure]:
     tasks = dict.fromkeys(curve.task for curve in several)
     rivals = [[curve for curve in several if curve.task == task] for task in tasks]
     rivals = [curves for curves in rivals if len(curves) > 1]
-    return [_numbers(rivals), _gains(rivals), _sizes(rivals)]
+    return [_numbers(rivals), _gains(rivals), _sizes(rivals), _updates(rivals)]
 
 
 def _numbers(rivals: Sequence[Sequence[Curve]]) -> Figure:
@@ -102,6 +102,33 @@ def _sizes(rivals: Sequence[Sequence[Curve]]) -> Figure:
         "sizes",
         "Loss against what it costs",
         f"Where a weight-tied model is cheap to hold, it may be dear to train. {_seeds(rivals)}",
+        panels,
+        records,
+    )
+
+
+def _updates(rivals: Sequence[Sequence[Curve]]) -> Figure:
+    panels: Panels = {}
+    records: Records = []
+    for curves in rivals:
+        rows = [
+            {**curve.name, **row}
+            for curve in curves
+            if curve.values(lambda model: model.update).all()  # somebody's evidence may not say
+            for row in by_depth(curve, "update", lambda model: model.update)
+        ]
+        if rows:
+            titles = ("blocks", "update, root mean square")
+            panels[curves[0].task] = charts.curve(
+                rows, "depth", "update", titles, colour="architecture", log=True, zero=True
+            )
+        records += rows
+    return Figure(
+        "updates",
+        "How far training moved the model",
+        "The change of the final norm's output, whose own components are about 1, from the start of training "
+        "to its end. DeepNet's reading (2203.00555): stable is a model whose update does not grow with depth. "
+        f"{_seeds(rivals)}",
         panels,
         records,
     )

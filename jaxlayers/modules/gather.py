@@ -51,7 +51,12 @@ def _backward(kept: Kept, dmean: Rows) -> tuple[Rows, Columns, Columns, None]:
     along = (_full(dsum) * _full(mean)).sum(-1, keepdims=True)
     dscores = _full(weights) * (_full(dsum @ v.mT) - along) * q.shape[-1] ** -0.5
     dscores = dscores.astype(q.dtype)
-    return dscores @ k, dscores.mT @ q, weights.mT @ dsum, None
+    return dscores @ k, _across(dscores, q), _across(weights, dsum), None
+
+
+def _across(scores: Float[Array, "B KV T S"], rows: Rows) -> Columns:
+    """scoresᵀ @ rows. The narrow factor is transposed and not the wide one, as XLA would."""
+    return jax.lax.optimization_barrier(jax.lax.optimization_barrier(rows.mT) @ scores).mT
 
 
 _mean.defvjp(_forward, _backward)

@@ -119,7 +119,7 @@ class Ours:
         self.batches = parallel.shard(stacked, axis=2)
         step = parallel.over_devices(parallel.over_seeds(trainer.steps), donate=(0,))
         begun = time.perf_counter()
-        self.call = step.lower(self.state, self.batches).compile()
+        self.call = step.at(self.state, self.batches)
         self.compilation = time.perf_counter() - begun
 
     def steps(self):

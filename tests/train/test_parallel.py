@@ -55,6 +55,7 @@ def test_a_cluster_that_is_none_is_refused(monkeypatch):
         ((None, None, None), {"SLURM_STEP_NUM_TASKS": "2"}, {}),
         ((None, None, None), {"TPU_WORKER_HOSTNAMES": "host0"}, None),
         ((None, None, None), {"TPU_WORKER_HOSTNAMES": "host0,host1"}, {}),
+        ((None, None, None), {"TPU_WORKER_HOSTNAMES": "host0", "MEGASCALE_NUM_SLICES": "2"}, {}),
         (("auto", None, None), {}, {}),
         (
             ("host0:1", 2, 1),
