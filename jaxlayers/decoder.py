@@ -1,5 +1,6 @@
 """The decoder: embed, blocks, read-out."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -23,7 +24,24 @@ from jaxlayers.residual import (
     through,
 )
 
-UNROLLED = 8  # blocks: up to here an unrolled loop is faster on CPU and still compiles in seconds
+# Blocks up to which training unrolls the depth loop on CPU. Rolled, it keeps what the backward pass needs in
+# arrays of all blocks, which are filled with zeros, written to and read from: of 24 blocks (width 128) a step
+# takes 354 ms and not 300, of 6 blocks 89 and not 83. Unrolled, 24 blocks compile in 5.3 s and not 3.3.
+UNROLLED = 24
+
+
+@jax.custom_vjp
+def settled(x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+    """x, whose derivative is computed once.
+
+    Where blocks are unrolled, XLA on CPU copies sums into all that read them, so that each module's backward
+    pass would add up again what all later modules contribute: 442 ms a step and not 322 at 24 blocks, and
+    10 s to compile and not 5. It copies no quotient; the divisor is 1.
+    """
+    return x
+
+
+settled.defvjp(lambda x: (x, x), lambda x, dx: (dx / (1 + 0 * x),))
 
 
 MIXERS: dict[Mixer, type[Attention | SSM]] = {"attention": Attention, "ssm": SSM, "sparse": SparseAttention}
@@ -138,7 +156,8 @@ class Decoder(nnx.Module):
         """The depth loop: the forward pass and the ledger are the same loop over different streams."""
         config, recurrence = self.config, self.recurrence
         structure, stacked = nnx.split(self.blocks)
-        unroll = jax.default_backend() == "cpu" and config.depth <= UNROLLED
+        plain, on_cpu = isinstance(stream, Stream), jax.default_backend() == "cpu"
+        unroll = plain and on_cpu and config.depth <= UNROLLED
         turns = len(config.mixers)
         keep = None if keep is None else keep.reshape(-1, turns, 2)
 
@@ -149,6 +168,8 @@ class Decoder(nnx.Module):
                 for i, branch in enumerate(block.branches):
                     counts = None if keep is None else keep[turn, i]
                     stream = through(stream, branch, at + turn, counts)
+                    if unroll:
+                        stream = replace(stream, x=settled(stream.x))
             return stream, None
 
         if config.remat:

@@ -127,7 +127,7 @@ def _updates(rivals: Sequence[Sequence[Curve]]) -> Figure:
         "updates",
         "How far training moved the model",
         "The change of the final norm's output, whose own components are about 1, from the start of training "
-        "to its end. DeepNet's reading (2203.00555): stable is a model whose update does not grow with depth. "
+        "to its end. By DeepNet (2203.00555) a model is stable whose update does not grow with depth. "
         f"{_seeds(rivals)}",
         panels,
         records,

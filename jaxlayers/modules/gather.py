@@ -2,8 +2,9 @@
 
 Left to itself, autodiff keeps the scores' mask and each step of the softmax, and on CPU XLA copies scores
 into other layouts for the backward pass. Here every product is one of plain matrices for each key head, and
-of the [T, S] arrays one alone is kept: exp(score), not yet divided by its sum, which divides instead what is
-gathered, and in the backward pass the derivative that comes in, both of them d wide.
+of the [S, T] arrays one alone is kept: exp(score), not yet divided by its sum, which divides instead what is
+gathered, and in the backward pass the derivative that comes in, both of them d wide. Queries are the last
+dimension of scores, since a maximum over the last is the one that XLA on CPU does not vectorise.
 """
 
 import jax
@@ -12,7 +13,8 @@ from jaxtyping import Array, Bool, Float
 
 Rows = Float[Array, "B KV T d"]  # queries: of all heads that share a key, one group below the other
 Columns = Float[Array, "B KV S d"]
-Kept = tuple[Rows, Columns, Columns, Float[Array, "B KV T S"], Float[Array, "B KV T 1"], Rows]
+Scores = Float[Array, "B KV S T"]
+Kept = tuple[Rows, Columns, Columns, Scores, Float[Array, "B KV T 1"], Rows]
 
 
 def gather(
@@ -34,12 +36,12 @@ def _mean(q: Rows, k: Columns, v: Columns, past: Bool[Array, "T S"]) -> Rows:
 
 
 def _forward(q: Rows, k: Columns, v: Columns, past: Bool[Array, "T S"]) -> tuple[Rows, Kept]:
-    scores = _full(q @ k.mT) * q.shape[-1] ** -0.5
-    scores = jnp.where(past, scores, -jnp.inf)
-    weights = jnp.exp(scores - scores.max(-1, keepdims=True))
-    share = 1 / weights.sum(-1, keepdims=True)
+    scores = _full(k @ q.mT) * q.shape[-1] ** -0.5
+    scores = jnp.where(past.T, scores, -jnp.inf)
+    weights = jnp.exp(scores - scores.max(-2, keepdims=True))
+    share = 1 / weights.sum(-2)[..., None]
     weights = weights.astype(q.dtype)
-    mean = (_full(weights @ v) * share).astype(q.dtype)
+    mean = (_full(_over_keys(weights, v)) * share).astype(q.dtype)
     return mean, (q, k, v, weights, share, mean)
 
 
@@ -48,15 +50,17 @@ def _backward(kept: Kept, dmean: Rows) -> tuple[Rows, Columns, Columns, None]:
     (Dao et al. 2022, appendix B.2), and p = 0 where the mask is."""
     q, k, v, weights, share, mean = kept
     dsum = (_full(dmean) * share).astype(q.dtype)
-    along = (_full(dsum) * _full(mean)).sum(-1, keepdims=True)
-    dscores = _full(weights) * (_full(dsum @ v.mT) - along) * q.shape[-1] ** -0.5
+    along = (_full(dsum) * _full(mean)).sum(-1)[..., None, :]
+    dscores = _full(weights) * (_full(v @ dsum.mT) - along) * q.shape[-1] ** -0.5
     dscores = dscores.astype(q.dtype)
-    return dscores @ k, _across(dscores, q), _across(weights, dsum), None
+    return _over_keys(dscores, k), dscores @ q, weights @ dsum, None
 
 
-def _across(scores: Float[Array, "B KV T S"], rows: Rows) -> Columns:
-    """scoresᵀ @ rows. The narrow factor is transposed and not the wide one, as XLA would."""
-    return jax.lax.optimization_barrier(jax.lax.optimization_barrier(rows.mT) @ scores).mT
+def _over_keys(scores: Scores, columns: Columns) -> Rows:
+    """scoresᵀ @ columns. The narrow factor is transposed and not the wide one, as XLA on CPU would: a third
+    less time."""
+    barrier = jax.lax.optimization_barrier  # or XLA turns the product round again
+    return barrier(barrier(columns.mT) @ scores).mT
 
 
 _mean.defvjp(_forward, _backward)

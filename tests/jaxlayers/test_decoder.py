@@ -253,3 +253,31 @@ def test_rematerialised_activations_are_a_stream_a_block():
     stream = 4 * 8 * 64 * 32
     assert (temporaries(48, True) - temporaries(16, True)) / 32 < 1.5 * stream
     assert (temporaries(48, False) - temporaries(16, False)) / 32 > 10 * stream
+
+
+def test_a_rolled_and_an_unrolled_loop_have_the_same_gradient(config, tokens, float64, monkeypatch):
+    model = Decoder(config(dtype="float64", depth=4), nnx.Rngs(0))
+    structure, parameters = nnx.split(model)
+
+    def gradient(unrolled):
+        monkeypatch.setattr(jaxlayers.decoder, "UNROLLED", unrolled)
+        return jax.grad(lambda p: jnp.sin(nnx.merge(structure, p)(tokens)).sum())(parameters)
+
+    def agree(a, b):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
+
+    jax.tree.map(agree, gradient(8), gradient(1))
+
+
+@pytest.mark.slow
+def test_what_unrolled_blocks_compute_grows_as_their_number(config):
+    """Of a step, by XLA's own count: each module's derivative is computed once, not once for each one below.
+    Without `settled` 16 blocks cost 4.7 times what 4 do."""
+
+    def operations(depth):
+        model = Decoder(config(depth=depth, vocabulary=16, norm="layer"), nnx.Rngs(0))
+        structure, parameters = nnx.split(model)
+        gradient = jax.jit(jax.grad(lambda p, x: nnx.merge(structure, p)(x).sum()))
+        return gradient.lower(parameters, jnp.zeros((4, 6), int)).compile().cost_analysis()["flops"]
+
+    assert operations(16) < 4.2 * operations(4)

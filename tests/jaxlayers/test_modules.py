@@ -26,6 +26,21 @@ def randomise(module):
     return module
 
 
+@pytest.mark.parametrize(("inputs", "outputs"), [(16, 5), (16, 16), (16, 40)])
+def test_derivatives_of_a_linear_layer(config, x, inputs, outputs):
+    """dy kernelᵀ and xᵀ dy, whichever way the second is computed."""
+    layer = randomise(linear(inputs, outputs, config(dtype="float64"), nnx.Rngs(0)))
+    structure, state = nnx.split(layer)
+    dy = draw(2, 6, outputs, seed=3)
+    y, pull = jax.vjp(lambda state, x: nnx.merge(structure, state)(x), state, x)
+    dstate, dx = pull(dy)
+    kernel = layer.kernel[...]
+    np.testing.assert_allclose(y, np.einsum("bti,io->bto", x, kernel), rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(dx, np.einsum("bto,io->bti", dy, kernel), rtol=1e-12, atol=1e-13)
+    expected = np.einsum("bti,bto->io", x, dy)
+    np.testing.assert_allclose(dstate["kernel"][...], expected, rtol=1e-12, atol=1e-13)
+
+
 class TestNorm:
     @pytest.mark.parametrize("epsilon", [1e-6, 0.5])
     def test_layer(self, config, x, epsilon):

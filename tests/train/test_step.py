@@ -165,3 +165,14 @@ def test_seeds_have_their_own_start_and_are_reproducible(group, task):
     kernels = start(jnp.array([0, 5, 0])).parameters["blocks"][0]["mlp"]["module"]["inner"]["kernel"]
     assert np.array_equal(kernels[0], kernels[2])
     assert np.abs(kernels[0] - kernels[1]).min() > 0
+
+
+def test_the_label_is_the_largest_where_argmax_says_so():
+    """Also of logits that tie, where the first counts, and of NaN, which nothing is larger than."""
+    draw = np.random.default_rng(0)
+    logits = jnp.asarray(draw.integers(3, size=(500, 4)), jnp.float32)
+    labels = jnp.asarray(draw.integers(4, size=500))
+    expected = logits.argmax(-1) == labels
+    assert 50 < expected.sum() < 450
+    np.testing.assert_array_equal(step.is_largest(logits, labels), expected)
+    assert not step.is_largest(jnp.full((1, 4), jnp.nan), jnp.array([2])).any()
