@@ -15,6 +15,7 @@ from pydantic import (
 
 Mixer = Literal["attention", "ssm", "sparse"]
 LOOPED = "a core that loops in a pre-norm residual"
+STREAMS = "a pre-norm residual without a core"
 Exponent = Annotated[float, annotated_types.Interval(ge=0, le=1)]
 
 
@@ -28,6 +29,7 @@ class Architecture(BaseModel):
     Looped, weight-tied (2606.18524): core=1, or core=L and branch_exponent=0.5.
     Gated recurrent (2608.15062): prelude=1, core=1, coda=1, gated=True.
     Sparse (2111.12763): mixers=("sparse",), mlp="sparse".
+    Reversible (1707.04585): reversible=True.
     State space (2405.21060): mixers=("ssm",). Hybrid: mixers=("attention", "ssm").
     """
 
@@ -84,6 +86,9 @@ class Architecture(BaseModel):
     )
     prelude: NonNegativeInt = Field(0, description="blocks before a gated core")
     coda: NonNegativeInt = Field(0, description="blocks after a gated core")
+    reversible: bool = Field(
+        False, description="two streams, each updated from the other: depth costs no memory for activations"
+    )
     remat: bool = Field(
         False, description="the backward pass computes each block again, instead of keeping its activations"
     )
@@ -135,12 +140,18 @@ class Architecture(BaseModel):
             ("gated", self.gated, False, pre_norm and self.core, "a core, and of a pre-norm residual"),
             ("prelude", self.prelude, 0, self.gated, "gated = true"),
             ("coda", self.coda, 0, self.gated, "gated = true"),
+            ("reversible", self.reversible, False, pre_norm and not self.core, STREAMS),
         ]:
             if value != default and not belongs:
                 raise ValueError(
                     f"{field} {value} is a choice of {rule}, but residual is {self.residual}, "
                     f"core {self.core} and gated {self.gated}: leave {field} out, or change these"
                 )
+        if self.reversible and (self.remat or self.dtype == "bfloat16"):
+            raise ValueError(
+                "reversible True computes each block again from streams that must not be rounded to bfloat16, "
+                f"but remat is {self.remat} and dtype {self.dtype}: leave reversible out, or both of these"
+            )
         for field, value, belongs, rule in [
             ("state", self.state, "ssm" in self.mixers, "an ssm among the mixers"),
             ("sparse_block", self.sparse_block, self.mlp == "sparse", "a sparse mlp"),

@@ -18,11 +18,13 @@ from jaxlayers.residual import (
     Branch,
     Keys,
     Noise,
+    Pair,
     Position,
     Recurrence,
     Stream,
     through,
 )
+from jaxlayers.reversible import reversible
 
 # Blocks up to which training unrolls the depth loop on CPU. Rolled, it keeps what the backward pass needs in
 # arrays of all blocks, which are filled with zeros, written to and read from: of 24 blocks (width 128) a step
@@ -155,21 +157,26 @@ class Decoder(nnx.Module):
     ) -> AnyStream:
         """The depth loop: the forward pass and the ledger are the same loop over different streams."""
         config, recurrence = self.config, self.recurrence
-        structure, stacked = nnx.split(self.blocks)
+        branches = [branch for block in self.blocks for branch in block.branches]
+        structures, stacked = zip(*map(nnx.split, branches), strict=True)
         plain, on_cpu = isinstance(stream, Stream), jax.default_backend() == "cpu"
         unroll = plain and on_cpu and config.depth <= UNROLLED
         turns = len(config.mixers)
-        keep = None if keep is None else keep.reshape(-1, turns, 2)
+        keep = None if keep is None else keep.reshape(-1, len(branches))
+
+        def write(structure, own, at, stream):
+            parameters, counts = own
+            branch = nnx.merge(structure, parameters)
+            return through(stream, branch, at + branch.turn, counts)
+
+        writes = [partial(write, structure) for structure in structures]
 
         def step(stream, each):
-            parameters, at, keep = each
-            blocks = nnx.merge(structure, parameters)
-            for turn, block in enumerate(blocks):
-                for i, branch in enumerate(block.branches):
-                    counts = None if keep is None else keep[turn, i]
-                    stream = through(stream, branch, at + turn, counts)
-                    if unroll:
-                        stream = replace(stream, x=settled(stream.x))
+            own, at = each
+            for write, of_branch in zip(writes, own, strict=True):
+                stream = write(of_branch, at, stream)
+                if unroll:
+                    stream = replace(stream, x=settled(stream.x))
             return stream, None
 
         if config.remat:
@@ -182,8 +189,14 @@ class Decoder(nnx.Module):
             rounds = slice(first // turns, (first + count) // turns)
             parameters = jax.tree.map(lambda leaf: leaf[rounds], stacked)
             places = at + turns * jnp.arange(count // turns)
-            each = parameters, places, None if keep is None else keep[places // turns]
-            return jax.lax.scan(step, stream, each, unroll=unroll)[0]
+            counts = [None] * len(branches) if keep is None else keep[places // turns].T
+            own = tuple(zip(parameters, counts, strict=True))
+            if not config.reversible:
+                return jax.lax.scan(step, stream, (own, places), unroll=unroll)[0]
+            pair = Pair(stream, stream)
+            if not isinstance(stream, Stream):
+                return jax.lax.scan(step, pair, (own, places), unroll=unroll)[0].mean()
+            return in_pairs(writes, own, places, pair, unroll).mean()
 
         start = apply(stream, 0, config.prelude, 0)
 
@@ -211,6 +224,21 @@ class Decoder(nnx.Module):
         head = self.head()[:, :classes].astype(x.dtype)
         logits = self.norm(x).reshape(-1, x.shape[-1]) @ head
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32)).reshape(*x.shape[:2], -1)
+
+
+def in_pairs(writes, own, places: Int[Array, " n"], pair: Pair[Stream], unroll: bool) -> Pair[Stream]:
+    """The depth loop over a pair whose gradient computes what modules were given, instead of storing it."""
+    keys = pair.newer.keys
+
+    def write(one, own, constants, pair):
+        at, keys = constants
+        pair = one(own, at, Pair(*(Stream(x, keys) for x in pair)))
+        return pair.older.x, pair.newer.x
+
+    each = None if keys is None else jnp.broadcast_to(keys, (len(places), len(keys)))
+    steps = tuple(partial(write, one) for one in writes)
+    end = reversible(steps, unroll, own, (places, each), (pair.older.x, pair.newer.x))
+    return Pair(*(Stream(x, keys) for x in end))
 
 
 def reconfigured(model: Decoder, **changes) -> Decoder:

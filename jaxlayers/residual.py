@@ -13,7 +13,7 @@ From this one statement follow both
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -246,6 +246,39 @@ class DecodingStream:
 AnyStream = TypeVar("AnyStream", Stream, LedgerStream, DecodingStream)
 
 
-def through(stream: AnyStream, branch: Branch, at: Position, keep: Scalar | None = None) -> AnyStream:
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Pair(Generic[AnyStream]):
+    """Two streams that take turns (Gomez et al. 2017, 1707.04585): (x, y) ← (y, join(x, module(read y))).
+
+    What a module was given is still there after it, so what it wrote can be computed again and taken back.
+    """
+
+    older: AnyStream
+    newer: AnyStream  # knows of all that is written so far
+
+    def by(self, rule: Rule, *later: AnyStream) -> "Pair[AnyStream]":
+        return Pair(self.newer, self.older.by(rule, *later))
+
+    def written(self, branch: Branch, at: Position, keep: Scalar | None) -> AnyStream:
+        return self.newer.written(branch, at, keep)
+
+    def mean(self) -> AnyStream:
+        """For the read-out: both started as the embedding, and its scale stays."""
+        return self.older.by(lambda x, y, freeze=live: (x + y) / 2, self.newer)
+
+
+AnyStreams = TypeVar(
+    "AnyStreams",
+    Stream,
+    LedgerStream,
+    DecodingStream,
+    Pair[Stream],
+    Pair[LedgerStream],
+    Pair[DecodingStream],
+)
+
+
+def through(stream: AnyStreams, branch: Branch, at: Position, keep: Scalar | None = None) -> AnyStreams:
     """The stream after one more module."""
     return stream.by(branch.join, stream.written(branch, at, keep))

@@ -5,64 +5,68 @@ from functools import partial
 from typing import Any
 
 import jax
-from jaxtyping import Array, Float, Key, PyTree
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree, Shaped
 
-Module = Callable[[Any, jax.Array, jax.Array | None], jax.Array]  # parameters, x, key -> what it writes
-Pair = tuple[Float[Array, "*S"], Float[Array, "*S"]]
+Arrays = tuple[Float[Array, "*S"], Float[Array, "*S"]]
+Step = Callable[[Any, Any, Arrays], Arrays]  # parameters, constants, (x, y) -> (y, x + what it writes)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def reversible(
-    modules: tuple[Module, ...],
+    steps: tuple[Step, ...],
+    unroll: bool,
     parameters: tuple[PyTree[Float[Array, "L ..."]], ...],
-    keys: Key[Array, "L M"] | None,
-    pair: Pair,
-) -> Pair:
-    """L blocks of M modules in turn, each (x, y) ← (y, x + module(parameters, y, key)).
+    constants: PyTree[Shaped[Array, "L ..."]],
+    pair: Arrays,
+) -> Arrays:
+    """L blocks of M steps in turn, each (x, y) ← (y, x + what it writes for y).
 
-    With modules f and g that is x ← x + f(y), y ← y + g(x). The gradient recomputes each input from the
-    output, x = (x + module(y)) - module(y), with the same key, and so stores the last pair alone. In floating
-    point the recomputed inputs are off by the rounding of their sums, so the pair should not be bfloat16.
+    The gradient stores the last pair alone: a step of (0, y) gives what was written, and x is what is left
+    without it. In floating point x comes back but for the rounding of the sum.
 
     Args:
-        modules: pure functions of their own parameters, which close over no array that is differentiated.
-        parameters: for each module, with a leading axis over blocks.
-        keys: one for each application; none: the modules are given None.
+        steps: pure functions, which close over no array.
+        unroll: whether the loop over blocks is.
+        parameters: for each step, with a leading axis over blocks.
+        constants: what all steps of a block are given and is not differentiated, such as random keys.
         pair: the two streams, of one shape.
     """
 
-    def block(pair: Pair, each: tuple) -> tuple[Pair, None]:
-        parameters, keys = each
-        for i, module in enumerate(modules):
-            x, y = pair
-            pair = y, x + module(parameters[i], y, None if keys is None else keys[i])
+    def block(pair: Arrays, each: tuple) -> tuple[Arrays, None]:
+        parameters, constants = each
+        for step, own in zip(steps, parameters, strict=True):
+            pair = step(own, constants, pair)
         return pair, None
 
-    return jax.lax.scan(block, pair, (parameters, keys))[0]
+    return jax.lax.scan(block, pair, (parameters, constants), unroll=unroll)[0]
 
 
-def forward(modules, parameters, keys, pair):
-    end = reversible(modules, parameters, keys, pair)
-    return end, (parameters, keys, end)
+def forward(steps, unroll, parameters, constants, pair):
+    end = reversible(steps, unroll, parameters, constants, pair)
+    return end, (parameters, constants, end)
 
 
-def backward(modules, saved, cotangents):
-    parameters, keys, end = saved
+def backward(steps, unroll, saved, cotangents):
+    parameters, constants, end = saved
 
     def block(carry, each):
-        (x, y), (dx, dy) = carry
-        parameters, keys = each
+        (y, z), cotangents = carry
+        parameters, constants = each
         gradients: list[PyTree] = []
-        for i, module in reversed(list(enumerate(modules))):
-            apply = partial(module, key=None if keys is None else keys[i])
-            written, pull = jax.vjp(lambda own, x, apply=apply: apply(own, x), parameters[i], x)
-            gradient, through = pull(dy)
-            x, y = y - written, x
-            dx, dy = dy, dx + through
+        for step, own in reversed(list(zip(steps, parameters, strict=True))):
+            (_, written), pull = jax.vjp(
+                lambda own, pair, step=step: step(own, constants, pair), own, (jnp.zeros_like(y), y)
+            )
+            gradient, cotangents = pull(cotangents)
+            y, z = z - written, y
             gradients.insert(0, gradient)
-        return ((x, y), (dx, dy)), tuple(gradients)
+        return ((y, z), cotangents), tuple(gradients)
 
-    (_, cotangents), gradients = jax.lax.scan(block, (end, cotangents), (parameters, keys), reverse=True)
+    start = end, cotangents
+    (_, cotangents), gradients = jax.lax.scan(
+        block, start, (parameters, constants), reverse=True, unroll=unroll
+    )
     return gradients, None, cotangents
 
 
