@@ -196,7 +196,7 @@ class Decoder(nnx.Module):
             pair = Pair(stream, stream)
             if not isinstance(stream, Stream):
                 return jax.lax.scan(step, pair, (own, places), unroll=unroll)[0].mean()
-            return in_pairs(writes, own, places, pair, unroll).mean()
+            return recomputing(writes, own, places, pair).mean()
 
         start = apply(stream, 0, config.prelude, 0)
 
@@ -226,18 +226,18 @@ class Decoder(nnx.Module):
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32)).reshape(*x.shape[:2], -1)
 
 
-def in_pairs(writes, own, places: Int[Array, " n"], pair: Pair[Stream], unroll: bool) -> Pair[Stream]:
-    """The depth loop over a pair whose gradient computes what modules were given, instead of storing it."""
+def recomputing(writes, own, places: Int[Array, " n"], pair: Pair[Stream]) -> Pair[Stream]:
+    """The depth loop over a pair: its gradient computes again what modules were given, and stores nothing."""
     keys = pair.newer.keys
 
-    def write(one, own, constants, pair):
+    def on_arrays(write, own, constants, pair):
         at, keys = constants
-        pair = one(own, at, Pair(*(Stream(x, keys) for x in pair)))
+        pair = write(own, at, Pair(*(Stream(x, keys) for x in pair)))
         return pair.older.x, pair.newer.x
 
+    steps = tuple(partial(on_arrays, write) for write in writes)
     each = None if keys is None else jnp.broadcast_to(keys, (len(places), len(keys)))
-    steps = tuple(partial(write, one) for one in writes)
-    end = reversible(steps, unroll, own, (places, each), (pair.older.x, pair.newer.x))
+    end = reversible(steps, own, (places, each), (pair.older.x, pair.newer.x))
     return Pair(*(Stream(x, keys) for x in end))
 
 

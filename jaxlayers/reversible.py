@@ -12,10 +12,9 @@ Arrays = tuple[Float[Array, "*S"], Float[Array, "*S"]]
 Step = Callable[[Any, Any, Arrays], Arrays]  # parameters, constants, (x, y) -> (y, x + what it writes)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
 def reversible(
     steps: tuple[Step, ...],
-    unroll: bool,
     parameters: tuple[PyTree[Float[Array, "L ..."]], ...],
     constants: PyTree[Shaped[Array, "L ..."]],
     pair: Arrays,
@@ -27,7 +26,6 @@ def reversible(
 
     Args:
         steps: pure functions, which close over no array.
-        unroll: whether the loop over blocks is.
         parameters: for each step, with a leading axis over blocks.
         constants: what all steps of a block are given and is not differentiated, such as random keys.
         pair: the two streams, of one shape.
@@ -39,15 +37,15 @@ def reversible(
             pair = step(own, constants, pair)
         return pair, None
 
-    return jax.lax.scan(block, pair, (parameters, constants), unroll=unroll)[0]
+    return jax.lax.scan(block, pair, (parameters, constants))[0]
 
 
-def forward(steps, unroll, parameters, constants, pair):
-    end = reversible(steps, unroll, parameters, constants, pair)
+def forward(steps, parameters, constants, pair):
+    end = reversible(steps, parameters, constants, pair)
     return end, (parameters, constants, end)
 
 
-def backward(steps, unroll, saved, cotangents):
+def backward(steps, saved, cotangents):
     parameters, constants, end = saved
 
     def block(carry, each):
@@ -64,9 +62,7 @@ def backward(steps, unroll, saved, cotangents):
         return ((y, z), cotangents), tuple(gradients)
 
     start = end, cotangents
-    (_, cotangents), gradients = jax.lax.scan(
-        block, start, (parameters, constants), reverse=True, unroll=unroll
-    )
+    (_, cotangents), gradients = jax.lax.scan(block, start, (parameters, constants), reverse=True)
     return gradients, None, cotangents
 
 
