@@ -16,8 +16,9 @@ Cost = Literal["parameters", "flops"]
 def training_flops(config: ModelConfig, classes: int, tokens: int) -> float:
     """Floating-point operations of training on so many tokens: a multiplication and an addition for each
     weight and token, the same for each pair of positions in attention (causal: half of them count), and
-    twice the forward pass for the backward pass (Kaplan et al. 2020). A gated core is counted in full for
-    all recurrences, since all are computed whatever number a sequence draws."""
+    twice the forward pass for the backward pass (Kaplan et al. 2020); what it computes again to save memory
+    does not count. A gated core is counted in full for all recurrences, since all are computed whatever
+    number a sequence draws."""
     mixers = sum(multiplications(config, mixer) for mixer in config.mixers) / len(config.mixers)
     mlp = config.width * config.hidden * (3 if config.mlp == "swiglu" else 2)
     if config.mlp == "sparse":  # in training every unit is computed, and the controller

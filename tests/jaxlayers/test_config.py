@@ -41,6 +41,20 @@ from jaxlayers import ModelConfig
         ),
         (dict(core=3, depth=8), "depth 8 is not prelude 0 + core 3 x n + coda 0"),
         (
+            dict(reversible=True, residual="post-norm"),
+            "reversible True is a choice of a pre-norm residual without a core, but residual is post-norm, "
+            "core None and gated False: leave reversible out, or change these",
+        ),
+        (dict(reversible=True, residual="deepnorm"), "but residual is deepnorm, core None and gated False"),
+        (dict(reversible=True, core=1), "but residual is pre-norm, core 1 and gated False"),
+        (dict(reversible=True, core=1, gated=True), "but residual is pre-norm, core 1 and gated True"),
+        (
+            dict(reversible=True, remat=True),
+            "reversible True recovers what each block was given, which leaves nothing to remat and is too "
+            "coarse in bfloat16, but remat is True and dtype float32: leave reversible out, or change these",
+        ),
+        (dict(reversible=True, dtype="bfloat16"), "but remat is False and dtype bfloat16"),
+        (
             dict(mixers=("sparse",), kv_heads=2),
             "kv_heads 2 is a choice of attention alone, but mixers is sparse: leave kv_heads out, or change",
         ),

@@ -19,6 +19,10 @@ MODELS = {
     "hybrid": dict(mixers=("attention", "ssm", "sparse"), depth=6, kv_heads=None),
     "hybrid looped": dict(mixers=("ssm", "attention"), core=2, depth=6),
     "gated": dict(gated=True, prelude=1, core=1, coda=1, depth=5),
+    "reversible": dict(reversible=True, depth=9),
+    "reversible hybrid": dict(
+        reversible=True, mixers=("ssm", "sparse"), depth=4, mlp="sparse", sparse_block=4
+    ),
 }
 
 
@@ -41,8 +45,9 @@ def test_cached_logits_are_the_uncached(random_model, tokens, float64, fields, p
     np.testing.assert_allclose(in_pieces(tokens), jax.jit(model.__call__)(tokens), rtol=1e-10, atol=1e-10)
 
 
-def test_in_float32(random_model, tokens):
-    model = random_model(positions="learned")
+@pytest.mark.parametrize("reversible", [False, True])
+def test_in_float32(random_model, tokens, reversible):
+    model = random_model(positions="learned", reversible=reversible)
     past, advance = generation.empty(model, 2), jax.jit(generation.advance)
     for t in range(6):
         logits, past = advance(model, tokens[:, t : t + 1], past)
@@ -50,9 +55,9 @@ def test_in_float32(random_model, tokens):
     np.testing.assert_allclose(logits[:, 0], expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("prompt", [1, 3])
-def test_greedy_is_the_likeliest_each_time(random_model, tokens, prompt):
-    model = random_model()
+@pytest.mark.parametrize(("prompt", "reversible"), [(1, False), (3, False), (3, True)])
+def test_greedy_is_the_likeliest_each_time(random_model, tokens, prompt, reversible):
+    model = random_model(reversible=reversible)
     sequence = tokens[:, :prompt]
     while sequence.shape[1] < 6:
         sequence = jnp.concatenate([sequence, model(sequence)[:, -1:].argmax(-1)], 1)

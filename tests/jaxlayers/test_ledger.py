@@ -159,8 +159,9 @@ def test_with_epsilon_the_full_sum_renormalises_to_the_logits(random_model, toke
     assert np.abs(read(np.sqrt(power)) - model(tokens)).max() > 0.01
 
 
-def test_a_ledger_of_kept_modules_sums_to_their_stream(random_model, tokens, float64, eager):
-    model: Decoder = random_model(norm="layer", bias=True, dtype="float64")
+@pytest.mark.parametrize("reversible", [False, True])
+def test_a_ledger_of_kept_modules_sums_to_their_stream(random_model, tokens, float64, eager, reversible):
+    model: Decoder = random_model(norm="layer", bias=True, dtype="float64", reversible=reversible)
     keep = jnp.asarray([1.0, 0.0, 0.5, 1.0, 0.3])
     x = model.embedding(tokens)
     entries = jnp.zeros((5, *x.shape)).at[0].set(x)

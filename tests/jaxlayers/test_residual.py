@@ -14,7 +14,7 @@ from flax import nnx
 
 from jaxlayers import Decoder, ledger
 from jaxlayers.decoder import reconfigured
-from jaxlayers.residual import Noise
+from jaxlayers.residual import LedgerStream, Noise, Pair, Stream, through
 
 ARCHITECTURES = {
     "pre-norm": dict(branch_exponent=0.5),
@@ -33,6 +33,11 @@ ARCHITECTURES = {
     "hybrid post-norm": dict(mixers=("ssm", "attention", "sparse"), depth=6, residual="post-norm"),
     "hybrid looped": dict(mixers=("attention", "ssm"), core=2, depth=4),
     "hybrid gated": dict(mixers=("ssm", "attention"), gated=True, prelude=2, core=2, coda=2, depth=8),
+    "reversible": dict(reversible=True, branch_exponent=0.5),
+    "reversible pre-norm-scaled": dict(reversible=True, residual="pre-norm-scaled", depth=3, mlp="swiglu"),
+    "reversible hybrid": dict(
+        reversible=True, mixers=("ssm", "attention", "sparse"), depth=6, mlp="sparse", sparse_block=4
+    ),
 }
 # The branch scale ε, or α, of the same, from the papers' formulas.
 SCALES = {
@@ -52,6 +57,9 @@ SCALES = {
     "hybrid post-norm": 1.0,
     "hybrid looped": 1 / (2 * 2),
     "hybrid gated": 1 / 6,
+    "reversible": 2**-0.5,
+    "reversible pre-norm-scaled": 1 / 3,
+    "reversible hybrid": 1 / 6,
 }
 
 
@@ -90,17 +98,36 @@ class ByHand:
         self.pre_norm = model.config.residual.startswith("pre-norm")
         self.applied = 0
 
-    def block(self, entries, block):
+    def writes(self, block):
+        """What each module of a block writes for a stream, by part, and its norm."""
         self.applied += 1
         block, turn = divmod(block, len(self.model.config.mixers))
         for branch in self.model.blocks[turn].branches:
-            norm, x = Norms.of(branch.norm, block), sum(entries)
-            h = norm(x) if self.pre_norm else x
-            if self.model.config.residual == "pre-norm-scaled":
-                h = h / np.sqrt(self.applied)
+            norm = Norms.of(branch.norm, block)
             structure, stacked = nnx.split(branch.module)
             module = nnx.merge(structure, jax.tree.map(lambda leaf: leaf[block], stacked))
-            parts = list(np.asarray(module.parts(jnp.asarray(h))))
+
+            def written(x, module=module, norm=norm):
+                h = norm(x) if self.pre_norm else x
+                if self.model.config.residual == "pre-norm-scaled":
+                    h = h / np.sqrt(self.applied)
+                return list(np.asarray(module.parts(jnp.asarray(h))))
+
+            yield written, norm
+
+    def pair(self, x):
+        """All blocks over two streams: x1 ← x1 + ε f(x2), then x2 ← x2 + ε g(x1)."""
+        x1, x2 = x, x
+        for block in range(self.model.config.depth):
+            (f, _), (g, _) = self.writes(block)
+            x1 = padded(x1, x2) + [self.scale * part for part in f(sum(x2))]
+            x2 = padded(x2, x1) + [self.scale * part for part in g(sum(x1))]
+        return [(one + other) / 2 for one, other in zip(padded(x1, x2), x2, strict=True)]
+
+    def block(self, entries, block):
+        for write, norm in self.writes(block):
+            x = sum(entries)
+            parts = write(x)
             if self.pre_norm:
                 entries = [*entries, *(self.scale * part for part in parts)]
                 continue
@@ -132,6 +159,8 @@ class ByHand:
         core = config.core or config.depth
         loops = (config.depth - config.prelude - config.coda) // core
         entries = [np.asarray(self.model.embedding(tokens))]
+        if config.reversible:
+            return np.stack(self.pair(entries))
         for block in range(config.prelude):
             entries = self.block(entries, block)
         start, blocks = list(entries), range(config.prelude, config.prelude + core)
@@ -190,6 +219,27 @@ class TestArchitectures:
 def test_the_identity_in_float32(random_model, tokens, eager, name):
     model = random_model(**dict(norm="layer", bias=True) | ARCHITECTURES[name])
     assert_close(ledger.trace(model, tokens).logits(), model(tokens), 1e-5)
+
+
+def test_each_stream_of_a_pair_is_the_sum_of_a_ledger_of_its_own(random_model, tokens, float64):
+    """After every module, and what one has written, the other has not yet."""
+    model = random_model(norm="layer", bias=True, dtype="float64", reversible=True)
+    x = model.embedding(tokens)
+    entries = jnp.zeros((5, *x.shape)).at[0].set(x)
+    start = LedgerStream(x, entries, jnp.int32(1), lambda module, h: module(h)[None])
+    alone, pair = Pair(Stream(x), Stream(x)), Pair(start, start)
+    structure, stacked = nnx.split(model.blocks)
+    for b in range(2):
+        block = nnx.merge(structure, jax.tree.map(lambda leaf, b=b: leaf[b], stacked))[0]
+        for i, branch in enumerate(block.branches):
+            alone, pair = through(alone, branch, b), through(pair, branch, b)
+            for ledger_, stream in [(pair.older, alone.older), (pair.newer, alone.newer)]:
+                assert_close(ledger_.x, stream.x, 1e-12)
+                assert_close(ledger_.entries.sum(0), stream.x, 1e-12)
+            written = [[bool(entry.any()) for entry in each.entries[1:]] for each in (pair.older, pair.newer)]
+            k = 2 * b + i
+            assert written[1] == [m <= k and m % 2 == k % 2 for m in range(4)]
+            assert written[0] == [m < k and m % 2 != k % 2 for m in range(4)]
 
 
 GATED = dict(gated=True, prelude=1, core=1, coda=1, norm="layer", bias=True)

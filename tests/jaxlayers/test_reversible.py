@@ -1,15 +1,29 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
+import jaxlayers.decoder
+from jaxlayers import Decoder
 from jaxlayers.modules import Norm, SparseAttention, SparseMLP
 from jaxlayers.reversible import reversible
 
 
 def draw(*shape, dtype=float, seed=1):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
+
+
+def recomputed(modules, parameters, keys, pair):
+    """Modules (parameters, y, key) -> what is written, in pairs."""
+
+    def step(i, own, keys, pair):
+        x, y = pair
+        return y, x + modules[i](own, y, None if keys is None else keys[i])
+
+    return reversible(tuple(partial(step, i) for i in range(len(modules))), parameters, keys, pair)
 
 
 def plain(modules, parameters, keys, pair):
@@ -47,11 +61,11 @@ def loss(stack, modules, weights):
 
 def assert_equal_gradients(modules, parameters, keys, pair):
     weights = draw(*pair[0].shape, seed=8), draw(*pair[0].shape, seed=9)
-    recomputed, expected = (
+    found, expected = (
         jax.jit(jax.grad(loss(stack, modules, weights), argnums=(0, 2)))(parameters, keys, pair)
-        for stack in (reversible, plain)
+        for stack in (recomputed, plain)
     )
-    for got, wanted in zip(jax.tree.leaves(recomputed), jax.tree.leaves(expected), strict=True):
+    for got, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-12 * np.abs(wanted).max())
 
 
@@ -59,12 +73,12 @@ def test_two_blocks_by_hand(float64):
     """f = 2x, g = x²: from (1, 2), 1 + 2·2 = 5 and 2 + 5² = 27; then 5 + 2·27 = 59 and 27 + 59² = 3508."""
     modules = (lambda p, x, key: p * x, lambda p, x, key: p * x**2)
     parameters, pair = (jnp.full(2, 2.0), jnp.ones(2)), (jnp.asarray(1.0), jnp.asarray(2.0))
-    assert [float(x) for x in reversible(modules, parameters, None, pair)] == [59.0, 3508.0]
+    assert [float(x) for x in recomputed(modules, parameters, None, pair)] == [59.0, 3508.0]
 
     # With f = a x, g = b x² and one block: x2 = 2 + b (1 + 2a)², so that at a = 2, b = 1
     # ∂x2/∂a = 2·5·2, ∂x2/∂b = 25, ∂x2/∂(1, 2) = (2·5, 1 + 2·5·2).
     one = tuple(leaf[:1] for leaf in parameters)
-    (a, b), (x1, x2) = jax.grad(lambda p, pair: reversible(modules, p, None, pair)[1], argnums=(0, 1))(
+    (a, b), (x1, x2) = jax.grad(lambda p, pair: recomputed(modules, p, None, pair)[1], argnums=(0, 1))(
         one, pair
     )
     np.testing.assert_allclose([a[0], b[0], x1, x2], [20, 25, 10, 21], rtol=1e-14)
@@ -109,7 +123,7 @@ def test_gradients_of_attention_and_a_sparse_mlp_in_training(config, float64):
     assert_equal_gradients((f, g), (attention_state, mlp_state), keys, pair)
 
 
-@pytest.mark.parametrize("stack", [reversible, plain])
+@pytest.mark.parametrize("stack", [recomputed, plain])
 def test_activation_memory_is_flat_in_depth(stack):
     """From 4 blocks to 32 the gradient's scratch memory grows by less than one stream; stored, by 56."""
 
@@ -121,4 +135,60 @@ def test_activation_memory_is_flat_in_depth(stack):
         return gradient.lower(parameters, keys, pair).compile().memory_analysis().temp_size_in_bytes
 
     grown = (scratch(32) - scratch(4)) / (512 * 8 * 4)  # streams
-    assert grown < 1 if stack is reversible else grown > 56
+    assert grown < 1 if stack is recomputed else grown > 56
+
+
+@pytest.fixture
+def autodiff(monkeypatch):
+    """autodiff(): from here on the decoder's loop over pairs has no gradient of its own."""
+    return lambda: monkeypatch.setattr(jaxlayers.decoder, "reversible", reversible.__wrapped__)
+
+
+SPARSE = dict(mlp="sparse", sparse_block=4)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        dict(depth=3, branch_exponent=0),
+        dict(depth=9, norm="layer", bias=True, positions="learned", mlp="swiglu"),
+        dict(depth=6, mixers=("ssm", "attention", "sparse"), residual="pre-norm-scaled", **SPARSE),
+    ],
+    ids=["attention", "deep", "hybrid"],
+)
+def test_gradients_of_a_decoder(random_model, tokens, float64, autodiff, fields):
+    """Of its parameters and of how often its modules count, in training with noise: those of autodiff."""
+    structure, parameters = nnx.split(random_model(reversible=True, dtype="float64", **fields))
+    keep = draw(1 + 2 * fields["depth"]) ** 2
+    noise, labels = jnp.array([3, 4], jnp.uint32), tokens[:, ::-1, None]
+
+    def gradient():
+        def loss(parameters, keep):
+            model = nnx.merge(structure, parameters)
+            logits = model.read_out(model.hidden(tokens, keep, noise))
+            return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels, -1).mean()
+
+        return jax.jit(jax.grad(loss, argnums=(0, 1)))(parameters, keep)
+
+    found = gradient()
+    autodiff()
+    for got, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(gradient()), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-12 * np.abs(wanted).max())
+
+
+def test_activation_memory_of_a_decoder_is_flat_in_depth(config, autodiff):
+    """From 4 blocks to 32 a gradient's scratch memory grows by less than one stream; stored, by 28 × 20."""
+    tokens = jnp.zeros((32, 64), int)
+
+    def scratch(depth):
+        fields = config(depth=depth, length=64, width=32, reversible=True)
+        structure, parameters = nnx.split(nnx.eval_shape(lambda: Decoder(fields, nnx.Rngs(0))))
+        gradient = jax.jit(jax.grad(lambda parameters: nnx.merge(structure, parameters)(tokens).std()))
+        return gradient.lower(parameters).compile().memory_analysis().temp_size_in_bytes
+
+    def grown():
+        return (scratch(32) - scratch(4)) / (32 * 64 * 32 * 4)  # streams
+
+    assert grown() < 1
+    autodiff()
+    assert grown() > 28 * 20

@@ -26,8 +26,14 @@ def product_flops(jaxpr) -> int:
 
 @pytest.mark.parametrize(
     "fields",
-    [dict(mlp="gelu"), dict(mlp="swiglu"), dict(core=1), dict(gated=True, prelude=1, core=1)],
-    ids=["gelu", "swiglu", "looped", "gated"],
+    [
+        dict(mlp="gelu"),
+        dict(mlp="swiglu"),
+        dict(core=1),
+        dict(gated=True, prelude=1, core=1),
+        dict(reversible=True),
+    ],
+    ids=["gelu", "swiglu", "looped", "gated", "reversible"],
 )
 def test_training_flops_are_those_of_the_products(fields):
     """The program computes the whole square of attention's pairs, of which the causal half is counted."""

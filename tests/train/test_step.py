@@ -30,7 +30,11 @@ def run(trainer, stacked) -> tuple[State, object]:
     return parallel.first(state), parallel.first(metrics)
 
 
-@pytest.mark.parametrize("architecture", [{}, dict(gated=True, core=1)], ids=["pre-norm", "gated"])
+@pytest.mark.parametrize(
+    "architecture",
+    [{}, dict(gated=True, core=1), dict(reversible=True, mlp="sparse")],
+    ids=["pre-norm", "gated", "reversible"],
+)
 def test_two_devices_equal_one(group, task, float64, monkeypatch, architecture):
     """Weights differ between the halves of a batch, so that a mean of the devices' means would be wrong.
     A sequence's noise is its own, on whichever device it is."""
