@@ -160,7 +160,7 @@ class Decoder(nnx.Module):
         branches = [branch for block in self.blocks for branch in block.branches]
         structures, stacked = zip(*map(nnx.split, branches), strict=True)
         plain, on_cpu = isinstance(stream, Stream), jax.default_backend() == "cpu"
-        unroll = plain and on_cpu and config.depth <= UNROLLED
+        unroll = plain and on_cpu and config.depth <= UNROLLED and not config.remat
         turns = len(config.mixers)
         keep = None if keep is None else keep.reshape(-1, len(branches))
 
@@ -180,7 +180,7 @@ class Decoder(nnx.Module):
             return stream, None
 
         if config.remat:
-            step = jax.checkpoint(step, prevent_cse=unroll)
+            step = jax.checkpoint(step, prevent_cse=False)  # the loop, which is rolled, prevents it
 
         def apply(stream: AnyStream, first: int, count: int, at: Position) -> AnyStream:
             """`count` blocks in turn, the first of which is applied as number `at` of all."""
