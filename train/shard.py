@@ -5,13 +5,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from jaxlayers.refusal import Refusal
 from train.config import GroupConfig
 
 
-@runtime_checkable
 class Part(Protocol):
     """Some groups of a sweep."""
 
