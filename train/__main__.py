@@ -4,7 +4,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 from rich.console import Console
@@ -14,7 +14,6 @@ from jaxlayers.refusal import Refusal
 from train import parallel
 from train.config import SweepConfig, read
 from train.interruption import Interruption, Stopped
-from train.launcher import run_on_ray
 from train.log import Fault
 from train.shard import Shard
 from train.sinks import Log
@@ -33,10 +32,6 @@ class Command:
         str | None,
         tyro.conf.arg(help="i/n: train the i-th of n parts; unless given, SLURM's job array says which"),
     ] = None
-    launcher: Annotated[
-        Literal["local", "ray"],
-        tyro.conf.arg(help="where groups of runs are trained: here, or on a Ray cluster (an extra)"),
-    ] = "local"
     coordinator: Annotated[
         str | None,
         tyro.conf.arg(
@@ -65,16 +60,15 @@ def main(arguments: list[str]) -> int:
             args=arguments[1:],
             config=(tyro.conf.AvoidSubcommands,),
         )
-        shard = Shard.read(command.shard)
+        parallel.join(command.coordinator, command.processes, command.process)
         with Interruption() as interruption:
-            if command.launcher == "ray":
-                if command.coordinator:
-                    raise Refusal("--launcher ray starts processes itself: leave --coordinator out")
-                run_on_ray(command.sweep, Console(), part=shard, log=command.log)
-            else:
-                parallel.join(command.coordinator, command.processes, command.process)
-                console = Console(quiet=not parallel.leads())
-                run(command.sweep, console, interruption=interruption, part=shard, log=command.log)
+            run(
+                command.sweep,
+                Console(quiet=not parallel.leads()),
+                interruption=interruption,
+                shard=Shard.read(command.shard),
+                log=command.log,
+            )
     except Refusal as refusal:
         print(f"error: {refusal}", file=sys.stderr)
         return 2

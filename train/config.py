@@ -62,13 +62,6 @@ class Cadence(Strict):
         return self
 
 
-class Resources(Strict):
-    """What one group of runs takes of a cluster's machine, where `--launcher ray` trains it."""
-
-    cpus: PositiveFloat = Field(1.0, description="processor cores")
-    gpus: NonNegativeFloat = Field(0.0, description="GPUs, or a share of one")
-
-
 class SweepConfig(Strict):
     """A depth sweep: every depth x seed x architecture x task is one run."""
 
@@ -87,7 +80,6 @@ class SweepConfig(Strict):
     tasks: dict[str, TaskConfig] = Field(description="by name")
     optimiser: Optimiser = Optimiser()
     cadence: Cadence = Cadence()
-    resources: Resources = Resources()
 
     @model_validator(mode="after")
     def _no_run_twice(self) -> "SweepConfig":

@@ -1,30 +1,12 @@
-"""Parts of a sweep: those of a job array, whose processes need not know of each other, and single groups."""
+"""A sweep shared among the processes of a job array, which need not know of each other."""
 
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
 from jaxlayers.refusal import Refusal
 from train.config import GroupConfig
-
-
-class Part(Protocol):
-    """Some groups of a sweep."""
-
-    def of(self, groups: list[GroupConfig]) -> list[GroupConfig]: ...
-
-
-@dataclass(frozen=True)
-class Only:
-    """The group whose path this is."""
-
-    path: Path
-
-    def of(self, groups: list[GroupConfig]) -> list[GroupConfig]:
-        return [group for group in groups if group.path == self.path]
 
 
 @dataclass(frozen=True)
@@ -56,9 +38,6 @@ class Shard:
         if shard is None or not 1 <= shard.index <= shard.count:
             raise Refusal(f"shard {text}: give i/n with i from 1 to n, as --shard 1/4")
         return shard
-
-    def __str__(self) -> str:
-        return f"part {self.index} of {self.count}"
 
     def of(self, groups: list[GroupConfig]) -> list[GroupConfig]:
         """Dealt out in turn, the deepest first, so that all parts end at about the same time."""

@@ -1,8 +1,8 @@
 """All the groups of a sweep, one after another; what is finished is left alone."""
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import jax
@@ -20,8 +20,8 @@ from train.interruption import NEVER, Interruption
 from train.log import logged, shown
 from train.loop import train, work
 from train.metrics import FILE, lines, write_csv
-from train.progress import Progress, Work, duration
-from train.shard import WHOLE, Part
+from train.progress import Progress, duration
+from train.shard import WHOLE, Shard
 from train.sinks import Log, check_installed
 from train.step import State, Trainer
 from train.tasks import CACHE, Task, load
@@ -34,16 +34,18 @@ def run(
     console: Console,
     cache: Path = CACHE,
     interruption: Interruption = NEVER,
-    part: Part = WHOLE,
+    shard: Shard = WHOLE,
     log: Sequence[Log] = (),
 ) -> None:
-    """Trains every group of a part that is not finished. Refuses, before anything runs, what cannot run.
+    """Trains every group of the shard that is not finished. Refuses, before anything runs, what cannot run.
 
     Raises:
         Refusal: it cannot run, or the disk is full.
         Fault: an internal error, whose traceback is in the folder's log.
         Stopped: by a signal; what was trained is saved.
     """
+    check_installed(log)
+    groups = shard.of(sweep.groups())
     for name, config in sweep.tasks.items():
         if config.batch % (parallel.count() * sweep.optimiser.accumulate):
             raise Refusal(
@@ -51,61 +53,54 @@ def run(
                 f"{parallel.count()}, times optimiser.accumulate, {sweep.optimiser.accumulate}: "
                 "change one of them"
             )
-    with (
-        prepared(sweep, console, cache, part, log) as (order, left, tasks),
-        Progress(left, console) as progress,
-    ):
-        for group in order:
-            begun, folder = time.monotonic(), sweep.path / group.path
-            progress.start(group.label)
-            with logged(folder), full_disk_refused(folder):
-                train(group, folder, tasks[group.task_name], progress, interruption, log)
-            if parallel.leads():
-                progress.finish(ended(sweep, group, time.monotonic() - begun))
-        if parallel.leads():
-            write_evaluations(sweep)
-
-
-@contextmanager
-def prepared(
-    sweep: SweepConfig, console: Console, cache: Path, part: Part, log: Sequence[Log]
-) -> Iterator[tuple[list[GroupConfig], dict[str, Work], dict[str, Task]]]:
-    """The groups of a part that are not finished, what is left to do of each, and the tasks. Meanwhile the
-    folders of the part are this process's, or its leader's.
-
-    The largest come first: so the time left is right early, and processes that share a sweep end together.
-    """
-    check_installed(log)
-    groups = part.of(sweep.groups())
     with shown(console), logged(sweep.path), full_disk_refused(sweep.path), ExitStack() as holding:
         needed = {group.task_name for group in groups}
         tasks = {name: load(config, cache) for name, config in sweep.tasks.items() if name in needed}
+        if shard != WHOLE:
+            console.print(
+                f"part {shard.index} of {shard.count}: {len(groups)} groups of runs", highlight=False
+            )
 
-        def claimed() -> dict[str, int]:
+        def prepare() -> dict[str, int]:
             for group in groups:
                 holding.enter_context(held(sweep.path / group.path))
                 claim(sweep.path / group.path, group)
             write_json(sweep.path / SWEEP, sweep)
             return {group.label: saved(sweep.path / group.path) for group in groups}
 
-        done = parallel.led(claimed)
-        left = {
-            group.label: work(group, tasks[group.task_name], done[group.label])
-            for group in groups
-            if done[group.label] < group.task.steps
-        }
-        if part != WHOLE:
-            console.print(f"{part}: {len(groups)} groups of runs", highlight=False)
-        if finished := len(groups) - len(left):
-            console.print(f"{finished} of {len(groups)} groups of runs are finished already", highlight=False)
-        order = sorted((g for g in groups if g.label in left), key=lambda g: -left[g.label].training)
-        yield order, left, tasks
+        train_groups(sweep, groups, parallel.led(prepare), tasks, console, interruption, log)
 
 
-def ended(sweep: SweepConfig, group: GroupConfig, seconds: float) -> str:
-    """What is said of a group that has been trained."""
-    losses = ", ".join(ends(sweep.path / group.path, group))
-    return f"{group.label}  test loss {losses}  in {duration(seconds)}"
+def train_groups(
+    sweep: SweepConfig,
+    groups: list[GroupConfig],
+    done: dict[str, int],
+    tasks: dict[str, Task],
+    console: Console,
+    interruption: Interruption,
+    log: Sequence[Log],
+) -> None:
+    """Those that are left after the steps that are done, in folders that the leading process holds."""
+    left = {
+        group.label: work(group, tasks[group.task_name], done[group.label])
+        for group in groups
+        if done[group.label] < group.task.steps
+    }
+    if finished := len(groups) - len(left):
+        console.print(f"{finished} of {len(groups)} groups of runs are finished already", highlight=False)
+    # The largest first: the time left is right early, and processes that share a sweep end together.
+    order = sorted((g for g in groups if g.label in left), key=lambda g: -left[g.label].training)
+    with Progress(left, console) as progress:
+        for group in order:
+            begun, folder = time.monotonic(), sweep.path / group.path
+            progress.start(group.label)
+            with logged(folder), full_disk_refused(folder):
+                train(group, folder, tasks[group.task_name], progress, interruption, log)
+            seconds = duration(time.monotonic() - begun)
+            if parallel.leads():
+                progress.finish(f"{group.label}  test loss {', '.join(ends(folder, group))}  in {seconds}")
+    if parallel.leads():
+        write_csv(sweep.path / "metrics.csv", evaluations(sweep))
 
 
 def ends(folder: Path, group: GroupConfig) -> list[str]:
@@ -120,11 +115,6 @@ def ends(folder: Path, group: GroupConfig) -> list[str]:
         if line["split"] in ("test", "diverged")
     }
     return [said[seed] for seed in group.seeds]
-
-
-def write_evaluations(sweep: SweepConfig) -> None:
-    """All there are so far, as a table."""
-    write_csv(sweep.path / "metrics.csv", evaluations(sweep))
 
 
 def evaluations(sweep: SweepConfig) -> list[dict[str, object]]:
