@@ -78,13 +78,13 @@ def cluster(environment: Mapping[str, str]) -> bool:
 
 
 def several() -> bool:
-    """Whether other processes train the same runs."""
-    return jax.process_count() > 1
+    """Whether other processes train the same runs; asking does not yet take the devices."""
+    return jax.distributed.is_initialized()
 
 
 def leads() -> bool:
     """Whether this process writes the files of the runs, for all."""
-    return jax.process_index() == 0
+    return not several() or jax.process_index() == 0
 
 
 def led(function: Callable[[], T]) -> T:
