@@ -14,6 +14,7 @@ from jaxlayers.refusal import Refusal
 from train import parallel
 from train.config import SweepConfig, read
 from train.interruption import Interruption, Stopped
+from train.launcher import LAUNCHERS, Launch
 from train.log import Fault
 from train.shard import Shard
 from train.sinks import Log
@@ -44,6 +45,13 @@ class Command:
     log: Annotated[
         tuple[Log, ...], tyro.conf.arg(help="where metrics go too, beside metrics.jsonl: each is an extra")
     ] = ()
+    launcher: Annotated[
+        Launch,
+        tyro.conf.arg(
+            help="local: one group of runs after another, here; ray (an extra): each a task of the cluster "
+            "at RAY_ADDRESS, else of one started here; its machines share FOLDER and ~/.cache/jaxlayers"
+        ),
+    ] = "local"
 
 
 def main(arguments: list[str]) -> int:
@@ -68,6 +76,7 @@ def main(arguments: list[str]) -> int:
                 interruption=interruption,
                 shard=Shard.read(command.shard),
                 log=command.log,
+                launcher=LAUNCHERS[command.launcher],
             )
     except Refusal as refusal:
         print(f"error: {refusal}", file=sys.stderr)

@@ -62,6 +62,13 @@ class Cadence(Strict):
         return self
 
 
+class Resources(Strict):
+    """What a group of runs takes of a machine with `--launcher ray`. No part of what the runs are."""
+
+    cpus: PositiveInt = Field(1, description="cores, of which Ray gives no more away than there are")
+    gpus: NonNegativeInt = Field(0, description="GPUs, which are the group's alone; 0: none is used")
+
+
 class SweepConfig(Strict):
     """A depth sweep: every depth x seed x architecture x task is one run."""
 
@@ -80,6 +87,7 @@ class SweepConfig(Strict):
     tasks: dict[str, TaskConfig] = Field(description="by name")
     optimiser: Optimiser = Optimiser()
     cadence: Cadence = Cadence()
+    resources: Resources = Resources()
 
     @model_validator(mode="after")
     def _no_run_twice(self) -> "SweepConfig":

@@ -1,13 +1,12 @@
 """Where metrics go beside `metrics.jsonl`, from which each of these is made: extras."""
 
-import importlib.util
 import math
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from jaxlayers.refusal import Refusal
+from jaxlayers.refusal import require
 from train.config import GroupConfig
 
 Line = dict[str, Any]
@@ -87,9 +86,7 @@ SINKS: dict[str, tuple[type[TensorBoard] | type[WeightsAndBiases], str]] = {
 def check_installed(log: Sequence[Log]) -> None:
     """Refuses a sink whose package is not here."""
     for name in log:
-        package = SINKS[name][1]
-        if importlib.util.find_spec(package) is None:
-            raise Refusal(f"--log {name} needs {package}: pip install 'jaxlayers[{name}]'")
+        require(SINKS[name][1], f"--log {name}", name)
 
 
 def opened(log: Sequence[Log], folder: Path, group: GroupConfig, lines: Sequence[Line]) -> list[Sink]:

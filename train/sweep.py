@@ -1,9 +1,11 @@
-"""All the groups of a sweep, one after another; what is finished is left alone."""
+"""All the groups of a sweep; what is finished is left alone."""
 
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,16 +19,59 @@ from train.checkpoint import Checkpoints, claim, saved, write_json
 from train.config import GroupConfig, SweepConfig
 from train.files import full_disk_refused, held
 from train.interruption import NEVER, Interruption
-from train.log import logged, shown
+from train.log import Fault, logged, shown
 from train.loop import train, work
 from train.metrics import FILE, lines, write_csv
-from train.progress import Progress, duration
+from train.progress import Progress, Work, duration
 from train.shard import WHOLE, Shard
 from train.sinks import Log, check_installed
-from train.step import State, Trainer
+from train.step import Trainer
 from train.tasks import CACHE, Task, load
 
 SWEEP = "sweep.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """The groups of a sweep that are not finished, in folders that are theirs."""
+
+    sweep: SweepConfig
+    groups: list[GroupConfig]  # the largest first
+    left: dict[str, Work]  # by their labels
+    tasks: dict[str, Task]
+    cache: Path
+    locks: ExitStack  # of the folders: this process holds them until it closes it
+    console: Console
+    interruption: Interruption
+    log: Sequence[Log]
+
+
+class Launcher(Protocol):
+    """Where and in which order groups are trained."""
+
+    def check(self, groups: list[GroupConfig]) -> None:
+        """Refuses, before anything is written, what cannot run."""
+
+    def train(self, job: Job) -> list[Refusal | Fault]:
+        """What kept groups from their end, where that did not keep others from theirs."""
+
+
+class Local:
+    """In this process, one group after another."""
+
+    def check(self, groups: list[GroupConfig]) -> None:
+        for group in groups:
+            check_batch(group)
+
+    def train(self, job: Job) -> list[Refusal | Fault]:
+        with Progress(job.left, job.console) as progress:
+            for group in job.groups:
+                folder, task = job.sweep.path / group.path, job.tasks[group.task_name]
+                progress.finish(train_group(group, folder, task, progress, job.interruption, job.log))
+        return []
+
+
+LOCAL = Local()
 
 
 def run(
@@ -36,6 +81,7 @@ def run(
     interruption: Interruption = NEVER,
     shard: Shard = WHOLE,
     log: Sequence[Log] = (),
+    launcher: Launcher = LOCAL,
 ) -> None:
     """Trains every group of the shard that is not finished. Refuses, before anything runs, what cannot run.
 
@@ -46,61 +92,62 @@ def run(
     """
     check_installed(log)
     groups = shard.of(sweep.groups())
-    for name, config in sweep.tasks.items():
-        if config.batch % (parallel.count() * sweep.optimiser.accumulate):
-            raise Refusal(
-                f"tasks.{name}.batch {config.batch} is not divisible by the number of devices, "
-                f"{parallel.count()}, times optimiser.accumulate, {sweep.optimiser.accumulate}: "
-                "change one of them"
-            )
-    with shown(console), logged(sweep.path), full_disk_refused(sweep.path), ExitStack() as holding:
+    launcher.check(groups)
+    with shown(console), logged(sweep.path), full_disk_refused(sweep.path), ExitStack() as locks:
         needed = {group.task_name for group in groups}
         tasks = {name: load(config, cache) for name, config in sweep.tasks.items() if name in needed}
         if shard != WHOLE:
             console.print(
                 f"part {shard.index} of {shard.count}: {len(groups)} groups of runs", highlight=False
             )
+        for group in groups:
+            locks.enter_context(held(sweep.path / group.path))
+            claim(sweep.path / group.path, group)
+        write_json(sweep.path / SWEEP, sweep)
+        left = {
+            group.label: work(group, tasks[group.task_name], done)
+            for group in groups
+            if (done := saved(sweep.path / group.path)) < group.task.steps
+        }
+        if finished := len(groups) - len(left):
+            console.print(f"{finished} of {len(groups)} groups of runs are finished already", highlight=False)
+        # The largest first: the time left is right early, and processes that share a sweep end together.
+        order = sorted((g for g in groups if g.label in left), key=lambda g: -left[g.label].training)
+        failed = launcher.train(Job(sweep, order, left, tasks, cache, locks, console, interruption, log))
+        write_csv(sweep.path / "metrics.csv", evaluations(sweep))
+        if failed:
+            kind = next((Fault for error in failed if isinstance(error, Fault)), Refusal)
+            raise kind(
+                f"{len(failed)} of {len(order)} groups of runs did not end, as said above; the same command "
+                "goes on with them"
+            )
 
-        def prepare() -> dict[str, int]:
-            for group in groups:
-                holding.enter_context(held(sweep.path / group.path))
-                claim(sweep.path / group.path, group)
-            write_json(sweep.path / SWEEP, sweep)
-            return {group.label: saved(sweep.path / group.path) for group in groups}
 
-        train_groups(sweep, groups, parallel.led(prepare), tasks, console, interruption, log)
+def check_batch(group: GroupConfig) -> None:
+    """Refuses a batch that does not split over the devices of this process."""
+    batch, accumulate = group.task.batch, group.optimiser.accumulate
+    if batch % (parallel.count() * accumulate):
+        raise Refusal(
+            f"tasks.{group.task_name}.batch {batch} is not divisible by the number of devices, "
+            f"{parallel.count()}, times optimiser.accumulate, {accumulate}: change one of them"
+        )
 
 
-def train_groups(
-    sweep: SweepConfig,
-    groups: list[GroupConfig],
-    done: dict[str, int],
-    tasks: dict[str, Task],
-    console: Console,
+def train_group(
+    group: GroupConfig,
+    folder: Path,
+    task: Task,
+    progress: Progress,
     interruption: Interruption,
     log: Sequence[Log],
-) -> None:
-    """Those that are left after the steps that are done, in folders that the leading process holds."""
-    left = {
-        group.label: work(group, tasks[group.task_name], done[group.label])
-        for group in groups
-        if done[group.label] < group.task.steps
-    }
-    if finished := len(groups) - len(left):
-        console.print(f"{finished} of {len(groups)} groups of runs are finished already", highlight=False)
-    # The largest first: the time left is right early, and processes that share a sweep end together.
-    order = sorted((g for g in groups if g.label in left), key=lambda g: -left[g.label].training)
-    with Progress(left, console) as progress:
-        for group in order:
-            begun, folder = time.monotonic(), sweep.path / group.path
-            progress.start(group.label)
-            with logged(folder), full_disk_refused(folder):
-                train(group, folder, tasks[group.task_name], progress, interruption, log)
-            seconds = duration(time.monotonic() - begun)
-            if parallel.leads():
-                progress.finish(f"{group.label}  test loss {', '.join(ends(folder, group))}  in {seconds}")
-    if parallel.leads():
-        write_csv(sweep.path / "metrics.csv", evaluations(sweep))
+) -> str:
+    """In a folder that this process holds. How it ended, as a line."""
+    begun = time.monotonic()
+    progress.start(group.label)
+    with logged(folder), full_disk_refused(folder):
+        train(group, folder, task, progress, interruption, log)
+    seconds = duration(time.monotonic() - begun)
+    return f"{group.label}  test loss {', '.join(ends(folder, group))}  in {seconds}"
 
 
 def ends(folder: Path, group: GroupConfig) -> list[str]:
@@ -127,17 +174,12 @@ def evaluations(sweep: SweepConfig) -> list[dict[str, object]]:
     ]
 
 
-def trained(folder: Path, group: GroupConfig, task: Task) -> list[tuple[Decoder, Decoder]]:
-    """The models of a finished group as they were at the start and at the end, one pair a seed."""
+def trained(folder: Path, group: GroupConfig, task: Task) -> list[Decoder]:
+    """The finished models of a group, one a seed."""
     trainer = Trainer(group, task)
-    start = parallel.over_devices(parallel.over_seeds(trainer.start))  # training's, so it is in the cache
-    first = parallel.first(start(parallel.replicate(np.array(group.seeds))))
+    shapes = jax.eval_shape(jax.vmap(trainer.start), np.array(group.seeds))
+    like = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     with Checkpoints(folder / group.path) as checkpoints:
-        last = checkpoints.restore(group.task.steps, first)
-
-    def models(state: State) -> list[Decoder]:
-        seeds = range(len(group.seeds))
-        each = [jax.tree.map(lambda leaf, s=s: jnp.asarray(leaf[s]), state.parameters) for s in seeds]
-        return [trainer.model(parameters) for parameters in each]
-
-    return list(zip(models(first), models(last), strict=True))
+        parameters = checkpoints.restore(group.task.steps, like).parameters
+    seeds = range(len(group.seeds))
+    return [trainer.model(jax.tree.map(lambda leaf, s=s: jnp.asarray(leaf[s]), parameters)) for s in seeds]

@@ -1,0 +1,117 @@
+"""A sweep over many machines: each group of runs is a task of a Ray cluster."""
+
+import logging
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+from jaxlayers import xla
+from jaxlayers.refusal import Refusal, require
+from train.checkpoint import saved
+from train.config import GroupConfig
+from train.files import held
+from train.interruption import Interruption, Stopped
+from train.log import Fault, log, logged, shown
+from train.loop import work
+from train.progress import Progress
+from train.sinks import Log
+from train.sweep import LOCAL, Job, Launcher, check_batch, train_group
+from train.tasks import load
+
+RETRIES = 20
+"""Of a group whose worker is lost; each goes on from the last checkpoint."""
+
+
+class Ray:
+    """On the machines of a cluster, as many groups at once as `resources` lets; where one cannot end, the
+    others go on."""
+
+    def check(self, groups: list[GroupConfig]) -> None:
+        require("ray", "--launcher ray", "ray")  # its devices are the workers', who look at them
+
+    def train(self, job: Job) -> list[Refusal | Fault]:
+        import ray
+
+        job.locks.close()  # each worker holds its group's
+        connect()
+        failed: list[Refusal | Fault] = []
+        resources, root = job.sweep.resources, job.sweep.path.absolute()
+        remote = ray.remote(
+            num_cpus=resources.cpus,
+            num_gpus=resources.gpus,
+            max_retries=RETRIES,
+            max_calls=1,  # the memory of a group ends with its process
+        )(train_on_worker)
+        group_of = {
+            remote.remote(group, root / group.path, job.cache.absolute(), job.log): group
+            for group in job.groups
+        }
+        running = list(group_of)
+        try:
+            while running:
+                (ended,), running = ray.wait(running)
+                group = group_of[ended]
+                try:
+                    job.console.print(result(ended, root / group.path), highlight=False)
+                except (Refusal, Fault) as error:
+                    log.warning(f"{group.label}: {error}")
+                    failed.append(error)
+        except Stopped:
+            for each in running:
+                ray.cancel(each)
+            ray.wait(running, num_returns=len(running))  # they save and leave
+            raise
+        finally:
+            ray.shutdown()
+        return failed
+
+
+LAUNCHERS: dict[str, Launcher] = {"local": LOCAL, "ray": Ray()}
+Launch = Literal["local", "ray"]
+
+
+def connect() -> None:
+    """To the cluster at RAY_ADDRESS, or to one that is started here."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    import ray
+
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(include_dashboard=False, logging_level=logging.ERROR)
+    except ConnectionError as error:
+        raise Refusal(f"{error}: start it with `ray start`, or correct or unset RAY_ADDRESS") from error
+    finally:
+        signal.signal(signal.SIGTERM, handler)  # ray.init puts its own there
+
+
+def result(ended: Any, folder: Path) -> str:
+    """Of a group's task.
+
+    Raises:
+        Refusal, Fault: the worker's; a Fault also where the worker was lost too often.
+    """
+    import ray
+
+    with logged(folder):
+        try:
+            return ray.get(ended)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from error
+
+
+def train_on_worker(group: GroupConfig, folder: Path, cache: Path, log: Sequence[Log]) -> str:
+    """In a process of its own, on whatever machine; how the group ended, as a line."""
+    import ray
+
+    if not ray.get_gpu_ids():
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves those of others in sight
+    xla.keep_programs(cache / "programs")
+    with shown(Console()), Interruption() as interruption, held(folder):
+        check_batch(group)
+        task = load(group.task, cache)
+        progress = Progress({group.label: work(group, task, saved(folder))}, Console(quiet=True))
+        return train_group(group, folder, task, progress, interruption, log)
