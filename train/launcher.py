@@ -3,7 +3,9 @@
 import logging
 import os
 import signal
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +26,7 @@ from train.tasks import load
 
 RETRIES = 20
 """Of a group whose worker is lost; each goes on from the last checkpoint."""
+LOOK_EVERY = 0.2  # seconds, for a signal
 
 
 class Ray:
@@ -52,19 +55,22 @@ class Ray:
         }
         running = list(group_of)
         try:
-            while running:
-                (ended,), running = ray.wait(running)
-                group = group_of[ended]
-                try:
-                    job.console.print(result(ended, root / group.path), highlight=False)
-                except (Refusal, Fault) as error:
-                    log.warning(f"{group.label}: {error}")
-                    failed.append(error)
-        except Stopped:
-            for each in running:
-                ray.cancel(each)
-            ray.wait(running, num_returns=len(running))  # they save and leave
-            raise
+            with job.interruption.postponed():
+                while running:
+                    if job.interruption.number is not None:
+                        for each in running:
+                            ray.cancel(each)
+                        with suppress(KeyboardInterrupt):  # Ray's, of a second signal
+                            ray.wait(running, num_returns=len(running))  # they save and leave
+                        job.interruption.leave()
+                    ended, running = ray.wait(running, timeout=LOOK_EVERY)
+                    for each in ended:
+                        group = group_of[each]
+                        try:
+                            job.console.print(result(each, root / group.path), highlight=False)
+                        except (Refusal, Fault) as error:
+                            log.warning(f"{group.label}: {error}")
+                            failed.append(error)
         finally:
             ray.shutdown()
         return failed
@@ -110,8 +116,13 @@ def train_on_worker(group: GroupConfig, folder: Path, cache: Path, log: Sequence
     if not ray.get_gpu_ids():
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves those of others in sight
     xla.keep_programs(cache / "programs")
-    with shown(Console()), Interruption() as interruption, held(folder):
-        check_batch(group)
-        task = load(group.task, cache)
-        progress = Progress({group.label: work(group, task, saved(folder))}, Console(quiet=True))
-        return train_group(group, folder, task, progress, interruption, log)
+    try:
+        with shown(Console()), Interruption() as interruption, held(folder):
+            check_batch(group)
+            task = load(group.task, cache)
+            progress = Progress({group.label: work(group, task, saved(folder))}, Console(quiet=True))
+            return train_group(group, folder, task, progress, interruption, log)
+    except Stopped as stopped:
+        if stopped.number == signal.SIGTERM:  # the machine's: a worker that is lost, so Ray tries another
+            sys.exit(128 + stopped.number)
+        raise  # the driver's
