@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +46,7 @@ class Job:
     log: Sequence[Log]
 
 
+@runtime_checkable
 class Launcher(Protocol):
     """Where and in which order groups are trained."""
 
