@@ -4,11 +4,12 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
+import jax
 from rich.console import Console
 
 from jaxlayers import xla
@@ -34,14 +35,12 @@ class Ray:
     others go on."""
 
     def check(self, groups: list[GroupConfig]) -> None:
-        require("ray", "--launcher ray", "ray")  # its devices are the workers', who look at them
+        require("ray", "--launcher ray", "ray")  # devices are the workers', who look at them
 
     def train(self, job: Job) -> list[Refusal | Fault]:
         import ray
 
         job.locks.close()  # each worker holds its group's
-        connect()
-        failed: list[Refusal | Fault] = []
         resources, root = job.sweep.resources, job.sweep.path.absolute()
         remote = ray.remote(
             num_cpus=resources.cpus,
@@ -49,30 +48,25 @@ class Ray:
             max_retries=RETRIES,
             max_calls=1,  # the memory of a group ends with its process
         )(train_on_worker)
-        group_of = {
-            remote.remote(group, root / group.path, job.cache.absolute(), job.log): group
-            for group in job.groups
-        }
-        running = list(group_of)
-        try:
-            with job.interruption.postponed():
-                while running:
-                    if job.interruption.number is not None:
-                        for each in running:
-                            ray.cancel(each)
-                        with suppress(KeyboardInterrupt):  # Ray's, of a second signal
-                            ray.wait(running, num_returns=len(running))  # they save and leave
-                        job.interruption.leave()
-                    ended, running = ray.wait(running, timeout=LOOK_EVERY)
-                    for each in ended:
-                        group = group_of[each]
-                        try:
-                            job.console.print(result(each, root / group.path), highlight=False)
-                        except (Refusal, Fault) as error:
-                            log.warning(f"{group.label}: {error}")
-                            failed.append(error)
-        finally:
-            ray.shutdown()
+        failed: list[Refusal | Fault] = []
+        with cluster(), job.interruption.postponed():
+            group_of = {
+                remote.remote(group, root / group.path, job.cache.absolute(), job.log): group
+                for group in job.groups
+            }
+            running = list(group_of)
+            while running:
+                if job.interruption.number is not None:
+                    stop(running)
+                job.interruption.leave()
+                ended, running = ray.wait(running, timeout=LOOK_EVERY)
+                for each in ended:
+                    group = group_of[each]
+                    try:
+                        job.console.print(result(each, root / group.path), highlight=False)
+                    except (Refusal, Fault) as error:
+                        log.warning(f"{group.label}: {error}")
+                        failed.append(error)
         return failed
 
 
@@ -80,11 +74,16 @@ LAUNCHERS: dict[str, Launcher] = {"local": LOCAL, "ray": Ray()}
 Launch = Literal["local", "ray"]
 
 
-def connect() -> None:
-    """To the cluster at RAY_ADDRESS, or to one that is started here."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+@contextmanager
+def cluster() -> Iterator[None]:
+    """The one at RAY_ADDRESS, or one that is started here.
+
+    Raises:
+        Refusal: there is none.
+    """
     import ray
 
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(include_dashboard=False, logging_level=logging.ERROR)
@@ -92,6 +91,20 @@ def connect() -> None:
         raise Refusal(f"{error}: start it with `ray start`, or correct or unset RAY_ADDRESS") from error
     finally:
         signal.signal(signal.SIGTERM, handler)  # ray.init puts its own there
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def stop(running: list[Any]) -> None:
+    """Has the workers save and leave."""
+    import ray
+
+    for each in running:
+        ray.cancel(each)
+    with suppress(KeyboardInterrupt):  # which Ray makes of a second signal
+        ray.wait(running, num_returns=len(running))
 
 
 def result(ended: Any, folder: Path) -> str:
@@ -113,8 +126,8 @@ def train_on_worker(group: GroupConfig, folder: Path, cache: Path, log: Sequence
     """In a process of its own, on whatever machine; how the group ended, as a line."""
     import ray
 
-    if not ray.get_gpu_ids():
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves those of others in sight
+    if not ray.get_gpu_ids() and jax.config.jax_platforms is None:
+        jax.config.update("jax_platforms", "cpu")  # the GPUs in sight are those of others
     xla.keep_programs(cache / "programs")
     try:
         with shown(Console()), Interruption() as interruption, held(folder):

@@ -114,7 +114,8 @@ def run(
             console.print(f"{finished} of {len(groups)} groups of runs are finished already", highlight=False)
         # The largest first: the time left is right early, and processes that share a sweep end together.
         order = sorted((g for g in groups if g.label in left), key=lambda g: -left[g.label].training)
-        failed = launcher.train(Job(sweep, order, left, tasks, cache, locks, console, interruption, log))
+        job = Job(sweep, order, left, tasks, cache, locks, console, interruption, log)
+        failed = launcher.train(job) if order else []
         write_csv(sweep.path / "metrics.csv", evaluations(sweep))
         if failed:
             kind = next((Fault for error in failed if isinstance(error, Fault)), Refusal)
