@@ -66,7 +66,9 @@ class Resources(Strict):
     """What a group of runs takes of a machine with `--launcher ray`. No part of what the runs are."""
 
     cpus: PositiveInt = Field(1, description="cores: no more are given away than a machine has")
-    gpus: NonNegativeInt = Field(0, description="GPUs, for it alone; 0: CPUs, unless JAX_PLATFORMS is set there")
+    gpus: NonNegativeInt = Field(
+        0, description="GPUs, for it alone; 0: CPUs, unless JAX_PLATFORMS is set there"
+    )
 
 
 class SweepConfig(Strict):

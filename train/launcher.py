@@ -126,7 +126,7 @@ def train_on_worker(group: GroupConfig, folder: Path, cache: Path, log: Sequence
     """In a process of its own, on whatever machine; how the group ended, as a line."""
     import ray
 
-    if not ray.get_gpu_ids() and jax.config.jax_platforms is None:
+    if not ray.get_gpu_ids() and "JAX_PLATFORMS" not in os.environ:
         jax.config.update("jax_platforms", "cpu")  # the GPUs in sight are those of others
     xla.keep_programs(cache / "programs")
     try:
