@@ -14,6 +14,7 @@ from rich.console import Console
 
 from jaxlayers import xla
 from jaxlayers.refusal import Refusal, require
+from train import parallel
 from train.checkpoint import saved
 from train.config import GroupConfig
 from train.files import held
@@ -36,6 +37,8 @@ class Ray:
 
     def check(self, groups: list[GroupConfig]) -> None:
         require("ray", "--launcher ray", "ray")  # devices are the workers', who look at them
+        if parallel.several():
+            raise Refusal("--launcher ray starts its processes itself: leave --coordinator out")
 
     def train(self, job: Job) -> list[Refusal | Fault]:
         import ray
@@ -58,7 +61,7 @@ class Ray:
             while running:
                 if job.interruption.number is not None:
                     stop(running)
-                job.interruption.leave()
+                    raise Stopped(job.interruption.number)
                 ended, running = ray.wait(running, timeout=LOOK_EVERY)
                 for each in ended:
                     group = group_of[each]

@@ -25,7 +25,7 @@ from train.metrics import FILE, lines, write_csv
 from train.progress import Progress, Work, duration
 from train.shard import WHOLE, Shard
 from train.sinks import Log, check_installed
-from train.step import Trainer
+from train.step import State, Trainer
 from train.tasks import CACHE, Task, load
 
 SWEEP = "sweep.json"
@@ -40,7 +40,7 @@ class Job:
     left: dict[str, Work]  # by their labels
     tasks: dict[str, Task]
     cache: Path
-    locks: ExitStack  # of the folders: this process holds them until it closes it
+    locks: ExitStack  # of the folders: the leading process holds them until it closes it
     console: Console
     interruption: Interruption
     log: Sequence[Log]
@@ -101,14 +101,19 @@ def run(
             console.print(
                 f"part {shard.index} of {shard.count}: {len(groups)} groups of runs", highlight=False
             )
-        for group in groups:
-            locks.enter_context(held(sweep.path / group.path))
-            claim(sweep.path / group.path, group)
-        write_json(sweep.path / SWEEP, sweep)
+
+        def claimed() -> dict[str, int]:
+            for group in groups:
+                locks.enter_context(held(sweep.path / group.path))
+                claim(sweep.path / group.path, group)
+            write_json(sweep.path / SWEEP, sweep)
+            return {group.label: saved(sweep.path / group.path) for group in groups}
+
+        done = parallel.led(claimed)
         left = {
-            group.label: work(group, tasks[group.task_name], done)
+            group.label: work(group, tasks[group.task_name], done[group.label])
             for group in groups
-            if (done := saved(sweep.path / group.path)) < group.task.steps
+            if done[group.label] < group.task.steps
         }
         if finished := len(groups) - len(left):
             console.print(f"{finished} of {len(groups)} groups of runs are finished already", highlight=False)
@@ -116,7 +121,8 @@ def run(
         order = sorted((g for g in groups if g.label in left), key=lambda g: -left[g.label].training)
         job = Job(sweep, order, left, tasks, cache, locks, console, interruption, log)
         failed = launcher.train(job) if order else []
-        write_csv(sweep.path / "metrics.csv", evaluations(sweep))
+        if parallel.leads():
+            write_csv(sweep.path / "metrics.csv", evaluations(sweep))
         if failed:
             kind = next((Fault for error in failed if isinstance(error, Fault)), Refusal)
             raise kind(
@@ -148,8 +154,8 @@ def train_group(
     progress.start(group.label)
     with logged(folder), full_disk_refused(folder):
         train(group, folder, task, progress, interruption, log)
-    seconds = duration(time.monotonic() - begun)
-    return f"{group.label}  test loss {', '.join(ends(folder, group))}  in {seconds}"
+    losses = parallel.led(lambda: ends(folder, group))
+    return f"{group.label}  test loss {', '.join(losses)}  in {duration(time.monotonic() - begun)}"
 
 
 def ends(folder: Path, group: GroupConfig) -> list[str]:
@@ -176,12 +182,17 @@ def evaluations(sweep: SweepConfig) -> list[dict[str, object]]:
     ]
 
 
-def trained(folder: Path, group: GroupConfig, task: Task) -> list[Decoder]:
-    """The finished models of a group, one a seed."""
+def trained(folder: Path, group: GroupConfig, task: Task) -> list[tuple[Decoder, Decoder]]:
+    """The models of a finished group as they were at the start and at the end, one pair a seed."""
     trainer = Trainer(group, task)
-    shapes = jax.eval_shape(jax.vmap(trainer.start), np.array(group.seeds))
-    like = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    start = parallel.over_devices(parallel.over_seeds(trainer.start))  # training's, so it is in the cache
+    first = parallel.first(start(parallel.replicate(np.array(group.seeds))))
     with Checkpoints(folder / group.path) as checkpoints:
-        parameters = checkpoints.restore(group.task.steps, like).parameters
-    seeds = range(len(group.seeds))
-    return [trainer.model(jax.tree.map(lambda leaf, s=s: jnp.asarray(leaf[s]), parameters)) for s in seeds]
+        last = checkpoints.restore(group.task.steps, first)
+
+    def models(state: State) -> list[Decoder]:
+        seeds = range(len(group.seeds))
+        each = [jax.tree.map(lambda leaf, s=s: jnp.asarray(leaf[s]), state.parameters) for s in seeds]
+        return [trainer.model(parameters) for parameters in each]
+
+    return list(zip(models(first), models(last), strict=True))

@@ -162,7 +162,7 @@ def assert_the_same(folder, whole):
     sweep = SweepConfig.model_validate_json((whole / "s" / SWEEP).read_text())
     for group in sweep.groups():
         task = load(group.task)
-        models = [[nnx.state(m) for m in trained(f / "s", group, task)] for f in (folder, whole)]
+        models = [[nnx.state(m) for _, m in trained(f / "s", group, task)] for f in (folder, whole)]
         jax.tree.map(np.testing.assert_array_equal, *models)
         told = [
             [
