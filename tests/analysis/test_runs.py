@@ -4,16 +4,18 @@ import json
 import shutil
 from io import StringIO
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from rich.console import Console
 
 from analysis import runs
 from analysis.__main__ import Options, Source
 from analysis.evidence import Evidence
 from analysis.runs import Sample, evidence, read_sweep
-from jaxlayers import ledger
+from jaxlayers import Decoder, ledger
 from jaxlayers.config import Architecture
 from jaxlayers.refusal import Refusal
 from train.config import Cadence, SweepConfig
@@ -44,7 +46,8 @@ def test_evidence_is_the_model_on_the_sample(sweep):
     found = list(evidence(sweep.path, read_sweep(sweep.path), examples=50, per_sequence=3))
     assert [(e.depth, e.seed) for _, e in found] == [(1, 0), (1, 4), (2, 0), (2, 4)]
     for (path, e), group in zip(found, [g for g in sweep.groups() for _ in g.seeds], strict=True):
-        model = ledger.full_precision(trained(sweep.path, group, task)[group.seeds.index(e.seed)])
+        _, model = trained(sweep.path, group, task)[group.seeds.index(e.seed)]
+        model = ledger.full_precision(model)
         logits = model(jnp.array(rows.tokens[e.group], jnp.int32))
         plain = np.sort(np.asarray(logits[:, :, : task.classes]), axis=-1)
         ours = np.concatenate([part for _, part in e.logits()])
@@ -53,6 +56,22 @@ def test_evidence_is_the_model_on_the_sample(sweep):
         assert gaps.max() < 1e-5
         assert (e.examples, len(e.members), e.norm) == (50, 1 + 2 * e.depth, "layer")
         assert path.is_file()
+
+
+def test_the_update_is_how_far_the_stream_moved_from_its_start(sweep):
+    """Over every position of the split: root mean square of the difference, component by component."""
+    task = load(sweep.tasks["words"])
+    rows = task.rows["test"]
+    length, tokens = rows.tokens.shape[1], jnp.array(rows.tokens, jnp.int32)
+    found = [e for _, e in evidence(sweep.path, sweep, examples=rows.tokens.size, per_sequence=length)]
+    for e, group in zip(found, [g for g in sweep.groups() for _ in g.seeds], strict=True):
+        own = Decoder(group.model(task), nnx.Rngs(jax.random.key(e.seed)))
+        _, end = trained(sweep.path, group, task)[group.seeds.index(e.seed)]
+        models = map(ledger.full_precision, (own, end))
+        before, after = (model.norm(model.hidden(tokens)) for model in models)
+        moved = np.square(after - before)[rows.weights > 0]
+        np.testing.assert_allclose(e.update, np.sqrt(moved.mean()), rtol=1e-5)
+        assert e.update > 0.1
 
 
 def test_every_model_is_asked_the_same(sweep):
