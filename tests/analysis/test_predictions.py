@@ -28,6 +28,7 @@ def planted(depth=1, seed=0, task="text", architecture="plain", bias=10.0, ratio
         "parameters": 1000 * depth,
         "training_flops": 0.0,
         "regulariser": 0.0,
+        "update": 0.0,
         "config_hash": "",
         "members": tuple(Member(f"m{k}", "mlp", k) for k in range(K)),
         "classes": 4,

@@ -15,6 +15,7 @@ import pytest
 
 from train.checkpoint import Checkpoints, saved
 from train.config import SweepConfig
+from train.files import LOCK
 from train.metrics import lines
 from train.step import Trainer
 from train.tasks import load
@@ -119,6 +120,12 @@ def wait_for(condition, process):
         time.sleep(0.002)
 
 
+def holder(folder):
+    """The process that holds the folder, or the last that did."""
+    path = folder / LOCK
+    return int(path.read_text().split()[-1]) if path.exists() and path.read_text() else None
+
+
 def saving(folder):
     return any((folder / "checkpoints").glob("*-tmp"))
 
@@ -181,7 +188,11 @@ def test_two_processes_are_as_two_devices_of_one(launch, whole_of_two_devices):
 
 
 def test_when_either_of_two_dies_the_other_ends_too(launch, whole_of_two_devices):
-    """While they start, in a save or in between; started again, they end with the same bits."""
+    """While they start, in a save or in between; started again, they end with the same bits.
+
+    Killed no earlier than they have met: until then one waits for the other as long as jax.distributed does,
+    which is five minutes.
+    """
     cut, moments = launch.home / "cut two" / GROUP, random.Random(1)
     for victim, kind in [
         (0, "start"),
@@ -193,7 +204,8 @@ def test_when_either_of_two_dies_the_other_ends_too(launch, whole_of_two_devices
     ]:
         processes, begun = launch_two(launch, "cut two"), saved(cut)
         if kind == "start":
-            time.sleep(moments.uniform(0, 4))
+            wait_for(lambda first=processes[0].pid: holder(cut) == first, processes[0])
+            time.sleep(moments.uniform(0, 2))
         else:
             wait_for(lambda begun=begun: saved(cut) > begun, processes[0])
             time.sleep(moments.uniform(0, 0.1))
