@@ -73,6 +73,9 @@ class Architecture(BaseModel):
         description="of pre-norm: a module's output is multiplied by blocks^-this before it joins the "
         "stream; at 1 one learning rate serves all depths (CompleteP, Dey et al. 2025), at 0 it is GPT-2's",
     )
+    branch_factor: PositiveFloat = Field(
+        1.0, description="of pre-norm: a module's output is multiplied by this as well; λ in 2606.18524"
+    )
     core: PositiveInt | None = Field(
         None,
         description="blocks that are applied in turn, again and again, until the depth is reached; "
@@ -136,6 +139,7 @@ class Architecture(BaseModel):
             )
         for field, value, default, belongs, rule in [
             ("branch_exponent", self.branch_exponent, 1, pre_norm, "a pre-norm residual"),
+            ("branch_factor", self.branch_factor, 1, pre_norm, "a pre-norm residual"),
             ("loop_exponent", self.loop_exponent, 1, pre_norm and self.core and not self.gated, LOOPED),
             ("gated", self.gated, False, pre_norm and self.core, "a core, and of a pre-norm residual"),
             ("prelude", self.prelude, 0, self.gated, "gated = true"),
@@ -236,9 +240,9 @@ class ModelConfig(Architecture):
 
     @property
     def branch_scale(self) -> float:
-        """ε of x ← x + ε·module(norm x): 1/(N √L) for L blocks looped N times in 2606.18524.
+        """ε of x ← x + ε·module(norm x): λ/(N √L) for L blocks looped N times in 2606.18524.
 
         The recurrences of a gated core do not add up, so their number does not count.
         """
         loops = 1 if self.gated else self.loops
-        return self.blocks**-self.branch_exponent * loops**-self.loop_exponent
+        return self.branch_factor * self.blocks**-self.branch_exponent * loops**-self.loop_exponent

@@ -27,12 +27,16 @@ class Shard:
             found = re.fullmatch(r"(\d+)/(\d+)", text)
             shard = cls(*map(int, found.groups())) if found else None
         elif "SLURM_ARRAY_TASK_ID" in environment:
-            identity, first, step, count = (
-                int(environment.get(f"SLURM_ARRAY_TASK_{key}", default))
+            told = [
+                environment.get(f"SLURM_ARRAY_TASK_{key}", default)
                 for key, default in (("ID", ""), ("MIN", "0"), ("STEP", "1"), ("COUNT", "1"))
-            )
-            text = f"SLURM_ARRAY_TASK_ID={identity} of {count} from {first} by {step}"
-            shard = cls((identity - first) // step + 1, count)
+            ]
+            text = "SLURM_ARRAY_TASK_ID={0} of {3} from {1} by {2}".format(*told)
+            try:
+                identity, first, step, count = map(int, told)
+                shard = cls((identity - first) // step + 1, count)
+            except (ValueError, ZeroDivisionError):
+                shard = None
         else:
             return WHOLE
         if shard is None or not 1 <= shard.index <= shard.count:

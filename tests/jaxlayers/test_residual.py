@@ -22,7 +22,7 @@ ARCHITECTURES = {
     "post-norm": dict(residual="post-norm"),
     "deepnorm": dict(residual="deepnorm"),
     "looped": dict(core=1, depth=3),
-    "looped blocks": dict(core=2, depth=4, branch_exponent=0.5),
+    "looped blocks": dict(core=2, depth=4, branch_exponent=0.5, branch_factor=0.75),
     "looped post-norm": dict(core=1, depth=3, residual="post-norm"),
     "looped pre-norm-scaled": dict(core=1, depth=3, residual="pre-norm-scaled", loop_exponent=0.5),
     "gated": dict(gated=True, prelude=1, core=1, coda=1, depth=4),
@@ -46,7 +46,7 @@ SCALES = {
     "post-norm": 1.0,
     "deepnorm": (2 * 2) ** 0.25,
     "looped": 1 / 3,
-    "looped blocks": 1 / (2 * 2**0.5),
+    "looped blocks": 0.75 / (2 * 2**0.5),
     "looped post-norm": 1.0,
     "looped pre-norm-scaled": 3**-0.5,
     "gated": 1 / 3,
@@ -329,6 +329,7 @@ class TestLooped:
             (dict(core=1, depth=16, loop_exponent=0.5), 1 / 4),
             (dict(core=1, depth=16, loop_exponent=0), 1),
             (dict(core=4, depth=32, branch_exponent=0.5), 1 / 16),  # ε = 1/(N √L)
+            (dict(core=4, depth=32, branch_exponent=0.5, branch_factor=3.0), 3 / 16),  # ε = λ/(N √L)
             (dict(depth=16, branch_exponent=0.5), 1 / 4),  # untied: ε = 1/√L
         ],
     )

@@ -57,15 +57,27 @@ def launch(tmp_path_factory):
 
     def start(folder, *flags, devices=1):
         command = [sys.executable, "-m", "train", str(home / "killed.toml"), "--folder", str(home / folder)]
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*command, *flags],
             env={**environment, "JAX_NUM_CPU_DEVICES": str(devices)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
+        start.processes.append(process)
+        return process
 
-    start.home = home
+    start.home, start.processes = home, []
     return start
+
+
+@pytest.fixture(autouse=True)
+def _no_process_outlives_a_test(launch):
+    yield
+    for process in launch.processes:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+    launch.processes.clear()
 
 
 def launch_two(launch, folder):
@@ -123,7 +135,7 @@ def wait_for(condition, process):
 def holder(folder):
     """The process that holds the folder, or the last that did."""
     path = folder / LOCK
-    return int(path.read_text().split()[-1]) if path.exists() and path.read_text() else None
+    return int(path.read_text().split()[0]) if path.exists() and path.read_text() else None
 
 
 def saving(folder):
@@ -160,7 +172,6 @@ def test_killed_at_twenty_random_moments(launch, whole):
             wait_for(lambda: saving(cut), process)
         process.kill()
         assert process.wait() == -signal.SIGKILL  # it was still at work
-        process.stderr.close()
     assert 0 < saved(cut) < STEPS
     assert_the_same(finish(launch, "cut"), whole)
     assert not saving(cut)  # nothing is left behind
@@ -215,8 +226,6 @@ def test_when_either_of_two_dies_the_other_ends_too(launch, whole_of_two_devices
         codes = [process.wait(timeout=120) for process in processes]
         assert codes[victim] == -signal.SIGKILL
         assert codes[1 - victim] not in (0, 2)
-        for process in processes:
-            process.stderr.close()
     assert 0 < saved(cut) < STEPS
     assert_the_same(finish_two(launch, "cut two"), whole_of_two_devices)
     assert not (launch.home / NOWHERE).exists()

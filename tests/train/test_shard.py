@@ -41,3 +41,18 @@ def test_which_part(text, environment, part):
 def test_no_such_part_is_refused(text):
     with pytest.raises(Refusal, match=f"shard {text}: give i/n with i from 1 to n"):
         Shard.read(text, {})
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"ID": "x"}, "SLURM_ARRAY_TASK_ID=x of 4 from 0 by 1"),
+        ({"STEP": "0"}, "SLURM_ARRAY_TASK_ID=1 of 4 from 0 by 0"),
+        ({"ID": "9"}, "SLURM_ARRAY_TASK_ID=9 of 4 from 0 by 1"),
+        ({"COUNT": ""}, "SLURM_ARRAY_TASK_ID=1 of  from 0 by 1"),
+    ],
+)
+def test_variables_that_say_no_part_are_refused(changed, told):
+    environment = array(1, 0, 3) | {f"SLURM_ARRAY_TASK_{key}": value for key, value in changed.items()}
+    with pytest.raises(Refusal, match=f"shard {told}: give i/n"):
+        Shard.read(None, environment)
