@@ -18,6 +18,10 @@ PALETTES = {
 }
 """Okabe and Ito's hues, which the colour-blind tell apart, each at 3:1 or more against its paper."""
 
+MARKS = ["circle", "square", "triangle-up", "cross"]
+DASHES = [[1, 0], [6, 3], [2, 2], [8, 2, 2, 2]]
+"""For the names after as many as there are hues: the same hues again, otherwise drawn."""
+
 HEIGHT = 240
 ROW = 14  # pixels that a name needs
 THEME = {"axisQuantitative": {"tickCount": 6, "labelOverlap": True}}
@@ -46,14 +50,20 @@ def curve(
     value = alt.Y(y, type="quantitative", title=titles[1], scale=_vertical(zero))
     base = _chart(records).encode(**shared)
     points = base.mark_point(filled=True, size=45, opacity=1).encode(y=value, tooltip=_tooltip(records))
+    joined = base.mark_line(opacity=0.7).encode(y=value)
     if shape:
         points = points.encode(shape=alt.Shape(shape, type="nominal", title=None))
+    elif colour and len(_names(records, colour)) > len(PALETTES["light"]):
+        names = _names(records, colour)
+        points = points.encode(shape=alt.Shape(colour, type="nominal", scale=_each_hue(names, MARKS)))
+        dash = alt.StrokeDash(colour, type="nominal", scale=_each_hue(names, DASHES), legend=None)
+        joined = joined.encode(strokeDash=dash)
     layers = [points]
     if _has_intervals(records):
         ends = {"y": alt.Y("low", type="quantitative"), "y2": "high"}
         layers.insert(0, base.mark_rule(strokeWidth=1.5, opacity=0.7).encode(**ends))
     if line:
-        layers.insert(0, base.mark_line(opacity=0.7).encode(y=value))
+        layers.insert(0, joined)
     return alt.layer(*layers)
 
 
@@ -145,7 +155,17 @@ def _height(names: Sequence[Any], marks: int = 1) -> int:
 
 def _coloured(records: Records, colour: str | None) -> dict[str, Any]:
     """In the order of the records; which colours is the theme's."""
-    return {"color": alt.Color(colour, type="nominal", sort=_names(records, colour))} if colour else {}
+    if not colour:
+        return {}
+    # A domain, since legends of scales that are sorted would not become one.
+    scale = alt.Scale(domain=_names(records, colour))
+    return {"color": alt.Color(colour, type="nominal", scale=scale)}
+
+
+def _each_hue(names: list[Any], ways: list[Any]) -> alt.Scale:
+    """Every hue in the first way, then every hue in the second."""
+    hues = len(PALETTES["light"])
+    return alt.Scale(domain=names, range=[ways[i // hues % len(ways)] for i in range(len(names))])
 
 
 def _horizontal(records: Records, x: str, title: str, log: bool) -> alt.X:
@@ -197,6 +217,8 @@ def sheet(panels: dict[str, Chart]) -> dict[str, Any]:
         )
         for name, panel in panels.items()
     ]
-    sheet = alt.concat(*titled, columns=2).resolve_scale(color="independent", shape="independent")
+    sheet = alt.concat(*titled, columns=2).resolve_scale(
+        color="independent", shape="independent", strokeDash="independent"
+    )
     theme = {"font": "sans-serif", "range": {"category": PALETTES["light"]}} | THEME
     return sheet.configure(**theme).to_dict()

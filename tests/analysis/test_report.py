@@ -1,6 +1,7 @@
 """What is written: every number in its table, every figure as a file, the page escaped and self-contained."""
 
 import csv
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 from analysis.__main__ import main
 from analysis.predictions import verdicts
 from analysis.report import write
-from analysis.report.charts import curve
+from analysis.report.charts import PALETTES, curve
 from analysis.report.tables import number
 
 
@@ -146,3 +147,14 @@ def test_the_command_refuses_in_one_sentence(file, capfd, damage, sentence):
     assert sentence in said
     assert said.count("\n") == 1
     assert not (file.parent / "report").exists()
+
+
+def test_of_more_names_than_hues_no_two_look_alike():
+    names = [f"{i} blocks" for i in range(20)]
+    records = [{"name": name, "x": x, "y": 0.0} for name in names for x in (1, 2)]
+    line, points = curve(records, "x", "y", ("x", "y"), colour="name").to_dict()["layer"]
+    hues = itertools.cycle(PALETTES["light"])
+    for channel, layer in (("shape", points), ("strokeDash", line)):
+        scale = layer["encoding"][channel]["scale"]
+        assert scale["domain"] == layer["encoding"]["color"]["scale"]["domain"] == names  # one legend
+        assert len({(hue, str(way)) for hue, way in zip(hues, scale["range"], strict=False)}) == 20
