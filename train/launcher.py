@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +17,7 @@ from jaxlayers import xla
 from jaxlayers.refusal import Refusal, require
 from train import parallel
 from train.checkpoint import saved
-from train.config import GroupConfig
+from train.config import GroupConfig, Resources
 from train.files import held
 from train.interruption import Interruption, Stopped
 from train.log import Fault, log, logged, shown
@@ -39,6 +40,7 @@ class Ray:
         require("ray", "--launcher ray", "ray")  # devices are the workers', who look at them
         if parallel.several():
             raise Refusal("--launcher ray starts its processes itself: leave --coordinator out")
+        reach(os.environ.get("RAY_ADDRESS", "auto"))
 
     def train(self, job: Job) -> list[Refusal | Fault]:
         import ray
@@ -53,6 +55,8 @@ class Ray:
         )(train_on_worker)
         failed: list[Refusal | Fault] = []
         with cluster(), job.interruption.postponed():
+            if waits_for := lacking(resources):
+                job.console.print(waits_for, highlight=False, soft_wrap=True)
             group_of = {
                 remote.remote(group, root / group.path, job.cache.absolute(), job.log): group
                 for group in job.groups
@@ -75,6 +79,36 @@ class Ray:
 
 LAUNCHERS: dict[str, Launcher] = {"local": LOCAL, "ray": Ray()}
 Launch = Literal["local", "ray"]
+
+
+def reach(address: str) -> None:
+    """Ray itself would try for a quarter of an hour.
+
+    Raises:
+        Refusal: nobody answers there.
+    """
+    if address in ("", "auto", "local"):
+        return
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise Refusal(
+            f"no Ray cluster answers at RAY_ADDRESS={address} ({error}): start it with `ray start`, or "
+            "correct or unset RAY_ADDRESS"
+        ) from None
+
+
+def lacking(resources: Resources) -> str | None:
+    """What no machine of the cluster has by now, as a line; one that has it may be added yet."""
+    import ray
+
+    needed = {"CPU": resources.cpus, "GPU": resources.gpus}
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if any(all(has.get(kind, 0) >= n for kind, n in needed.items()) for has in machines):
+        return None
+    found = f"no machine of the cluster has {resources.cpus} CPUs and {resources.gpus} GPUs yet"
+    return f"{found}: groups wait for one"
 
 
 @contextmanager

@@ -63,6 +63,17 @@ def test_ray_that_is_not_installed_is_refused(refused, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("address", "reason"), [("localhost:1", "Connection refused"), ("nowhere", "invalid literal")]
+)
+def test_an_address_where_nobody_answers_is_refused_at_once(refused, monkeypatch, address, reason):
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    said = refused(CONFIG, "--launcher", "ray")
+    assert said.startswith(f"error: no Ray cluster answers at RAY_ADDRESS={address} (")
+    assert reason in said
+
+
+@pytest.mark.parametrize(
     ("table", "reason"),
     [
         ("cpus = 0", "resources.cpus: Input should be greater than 0, not 0"),
@@ -220,3 +231,13 @@ def test_a_group_that_is_refused_keeps_none_from_its_end(launch):
     assert said.splitlines()[-1].startswith("error: 1 of 2 groups of runs did not end")
     assert saved(sound) == STEPS
     assert "words,tiny,1," in (launch.home / "refused" / "s" / "metrics.csv").read_text()
+
+
+@pytest.mark.slow
+def test_a_cluster_that_lacks_the_resources_is_said(launch):
+    process = launch("lacking", "--resources.cpus", "1000")
+    assert process.stdout.readline() == (
+        "no machine of the cluster has 1000 CPUs and 0 GPUs yet: groups wait for one\n"
+    )
+    process.send_signal(signal.SIGINT)
+    finish(process, 128 + signal.SIGINT)
