@@ -89,6 +89,7 @@ def ahead(items: Iterator[Item]) -> Iterator[Item]:
     with ThreadPoolExecutor(1) as maker:
         coming = maker.submit(next, items, None)
         while (item := coming.result()) is not None:
+            xla.make_room()
             coming = maker.submit(next, items, None)
             yield item
 

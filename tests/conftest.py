@@ -1,7 +1,6 @@
 """Two fake CPU devices, set before jax starts: what holds on two must hold on one."""
 
 import os
-from pathlib import Path
 
 # Also for commands: nothing is written to the user's home.
 os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
@@ -12,16 +11,25 @@ import pytest
 jax.config.update("jax_num_cpu_devices", 2)
 
 
-MAPS = Path("/proc/self/maps")
-
-
 @pytest.fixture(autouse=True, scope="module")
-def room_for_programs():
-    """Linux gives a process 65,530 mappings, every compiled program takes some, and at the limit XLA dies of
-    a segmentation fault. After a file that leaves many, the programs so far are dropped."""
+def _room_for_programs():
+    from jaxlayers import xla  # not above, where it would come before its types are checked
+
     yield
-    if MAPS.exists() and MAPS.read_text().count("\n") > 20_000:
-        jax.clear_caches()
+    xla.make_room()
+
+
+@pytest.fixture
+def full(tmp_path, monkeypatch):
+    """The process seems to hold as many programs as it should; a program that it does hold."""
+    from jaxlayers import xla
+
+    (tmp_path / "maps").write_text("\n" * 20_001)
+    monkeypatch.setattr(xla, "MAPPINGS", tmp_path / "maps")
+    program = jax.jit(lambda x: x + 1)
+    program(1)
+    assert program._cache_size() == 1
+    return program
 
 
 @pytest.fixture

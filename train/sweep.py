@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from jaxlayers import Decoder
+from jaxlayers import Decoder, xla
 from jaxlayers.refusal import Refusal
 from train import parallel
 from train.checkpoint import Checkpoints, claim, saved, write_json
@@ -69,6 +69,7 @@ class Local:
             for group in job.groups:
                 folder, task = job.sweep.path / group.path, job.tasks[group.task_name]
                 progress.finish(train_group(group, folder, task, progress, job.interruption, job.log))
+                xla.make_room()
         return []
 
 

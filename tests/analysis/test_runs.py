@@ -12,7 +12,7 @@ from flax import nnx
 from rich.console import Console
 
 from analysis import runs
-from analysis.__main__ import Options, Source
+from analysis.__main__ import Options, Source, ahead
 from analysis.evidence import Evidence
 from analysis.runs import Sample, evidence, read_sweep
 from jaxlayers import Decoder, ledger
@@ -145,3 +145,8 @@ def test_a_run_that_diverged_is_left_out_and_named(sweep, tmp_path):
     source = Source.of(Options(models=[folder]))
     assert source.diverged == ["words tiny depth 2 seed 4"]
     assert source.number == 3
+
+
+def test_the_programs_of_models_do_not_pile_up(full):
+    assert list(ahead(iter([1, 2]))) == [1, 2]
+    assert full._cache_size() == 0

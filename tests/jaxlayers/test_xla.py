@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jaxlayers  # noqa: F401  what is tested: it sets what XLA needs
+from jaxlayers import xla  # sets what XLA needs
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -25,3 +25,17 @@ def test_a_read_out_and_its_cross_entropy_are_right_for_many_members(classes):
     logits = rows.astype(np.float64) @ head.astype(np.float64)
     expected = np.log(np.exp(logits).sum(-1)) - logits[:, np.arange(examples), labels]
     assert np.abs(losses(rows, head, labels) - expected).max() < 1e-5
+
+
+def test_programs_are_dropped_where_they_are_many(full):
+    xla.make_room()
+    assert full._cache_size() == 0
+
+
+@pytest.mark.parametrize("lines", [None, 20_000])
+def test_programs_are_kept_where_they_are_few_or_nobody_counts(full, tmp_path, lines):
+    (tmp_path / "maps").unlink()
+    if lines:
+        (tmp_path / "maps").write_text("\n" * lines)
+    xla.make_room()
+    assert full._cache_size() == 1

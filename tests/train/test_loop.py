@@ -187,11 +187,20 @@ def test_evaluation_weighs_a_partial_batch_by_what_it_holds(group, task):
         assert row["positions"] == 21 * 8
 
 
-def test_a_finished_sweep_is_left_alone(group, tmp_path, monkeypatch):
-    sweep = SweepConfig(
+@pytest.fixture
+def sweep(group, tmp_path):
+    return SweepConfig(
         name="s", folder=tmp_path, depths=(1,), seeds=group.seeds, optimiser=group.optimiser,
         architectures={"tiny": group.architecture}, tasks={"words": group.task}, cadence=group.cadence,
     )  # fmt: skip
+
+
+def test_the_programs_of_a_group_do_not_pile_up(sweep, full, console):
+    run(sweep, console)
+    assert full._cache_size() == 0
+
+
+def test_a_finished_sweep_is_left_alone(sweep, monkeypatch):
     run(sweep, Console(file=StringIO()))
     before = {p: p.stat().st_mtime_ns for p in sweep.path.rglob("checkpoints/*")}
     monkeypatch.setattr(loop, "Trainer", None)
