@@ -56,7 +56,7 @@ def curve(
     elif colour and len(_names(records, colour)) > len(PALETTES["light"]):
         names = _names(records, colour)
         points = points.encode(shape=alt.Shape(colour, type="nominal", scale=_each_hue(names, MARKS)))
-        dash = alt.StrokeDash(colour, type="nominal", scale=_each_hue(names, DASHES), legend=None)
+        dash = alt.StrokeDash(colour, type="nominal", scale=_each_hue(names, DASHES))
         joined = joined.encode(strokeDash=dash)
     layers = [points]
     if _has_intervals(records):

@@ -156,5 +156,6 @@ def test_of_more_names_than_hues_no_two_look_alike():
     hues = itertools.cycle(PALETTES["light"])
     for channel, layer in (("shape", points), ("strokeDash", line)):
         scale = layer["encoding"][channel]["scale"]
-        assert scale["domain"] == layer["encoding"]["color"]["scale"]["domain"] == names  # one legend
+        assert scale["domain"] == layer["encoding"]["color"]["scale"]["domain"] == names  # one legend ...
+        assert "legend" not in layer["encoding"][channel]  # ... which one without would take away
         assert len({(hue, str(way)) for hue, way in zip(hues, scale["range"], strict=False)}) == 20
