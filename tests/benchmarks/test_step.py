@@ -149,10 +149,10 @@ def one_device(monkeypatch):
 def test_a_step_against_pytorch(benchmark, one_device, depth, count):
     """At most 0.65 of PyTorch's step; medians of turns, `count` steps a dispatch, the same model and batches.
 
-    Measured at 6 blocks, 4 steps a dispatch, beside some ten other busy processes on 2 cores, PyTorch 2.13's
-    threads told not to spin (OMP_WAIT_POLICY=passive): 454 ms against 511 of wall clock, median of ratios
-    0.83; 229 ms against 262 of processor time. Not yet measured on a machine at rest, nor at 24 blocks.
-    Temporaries: 157 MB (202 with autodiff's own attention and GELU).
+    Measured twice on 2 quiet cores, PyTorch 2.13's threads told not to spin (OMP_WAIT_POLICY=passive):
+    6 blocks 74.9 ms against 129.8 and 97.6 against 154.6, ratios 0.58 and 0.63;
+    24 blocks 313 ms against 491 and 339 against 552, ratios 0.64 and 0.61.
+    Temporaries: 162 and 582 MB; with `remat` 41 and 101 MB, at 1.15 and 1.10 of the time.
     """
     batches = random_batches(count)
     ours = Ours(depth, batches)
@@ -170,8 +170,7 @@ def test_a_step_against_pytorch(benchmark, one_device, depth, count):
 def test_four_seeds_together_cost_no_more_than_alone(benchmark, one_device):
     """Medians of turns, 6 blocks, 2 steps a dispatch; 5 % of slack for the clock.
 
-    Measured with 1 step a dispatch in 12 turns, on 2 busy cores: processor time 0.93 of
-    four alone; wall clock 1.04 (medians), 0.92 (fastest).
+    Measured on 2 quiet cores: 675 ms against 791, ratio 0.85.
     """
     batches = random_batches(2)
     together, alone = Ours(6, batches, seeds=(0, 1, 2, 3)), Ours(6, batches)
@@ -190,8 +189,7 @@ def test_four_seeds_together_cost_no_more_than_alone(benchmark, one_device):
 def test_a_rolled_loop_compiles_in_constant_time(benchmark, one_device, monkeypatch):
     """48 blocks in under 1.5 times the time of 6; medians of 3.
 
-    Measured beside other busy processes: 12.3 and 11.6 s for 48 blocks, 14.0 and 15.4 s for 6, twice in turn
-    (6 unrolled: 8.9 s).
+    Measured on 2 quiet cores: 2.24 s for 48 blocks, 2.22 for 6.
     """
     monkeypatch.setattr(jaxlayers.decoder, "UNROLLED", 1)
     batches = random_batches(2)
