@@ -79,7 +79,7 @@ def measured(source: Source, console: Console) -> Iterator[Measurements]:
         now = time.monotonic()
         if now - said > 5 or i == source.number:
             left = duration((now - begun) / i * (source.number - i))
-            console.print(f"{i} of {source.number} models taken apart  {left} left", highlight=False)
+            console.out(f"{i} of {source.number} models taken apart  {left} left", highlight=False)
             said = now
         yield model
 
@@ -110,7 +110,7 @@ def main(arguments: list[str]) -> int:
     try:
         source = Source.of(options)
         for run in source.diverged:
-            console.print(f"{run} diverged and is left out", highlight=False)
+            console.out(f"{run} diverged and is left out", highlight=False)
         models = list(measured(source, console))
         decided = verdicts(models)
         title = f"{options.models[0].stem}: layers, taken apart"
@@ -121,8 +121,8 @@ def main(arguments: list[str]) -> int:
     console.print(table(decided))
     for verdict in decided:
         if verdict.state == "not measured":
-            console.print(f"{verdict.id} not measured: {verdict.why}", highlight=False, markup=False)
-    console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
+            console.out(f"{verdict.id} not measured: {verdict.why}", highlight=False)
+    console.out(f"report: {page}", highlight=False)
     return 0
 
 

@@ -56,7 +56,7 @@ class Ray:
         failed: list[Refusal | Fault] = []
         with cluster(), job.interruption.postponed():
             if waits_for := lacking(resources):
-                job.console.print(waits_for, highlight=False, soft_wrap=True)
+                job.console.out(waits_for, highlight=False)
             group_of = {
                 remote.remote(group, root / group.path, job.cache.absolute(), job.log): group
                 for group in job.groups
@@ -70,7 +70,7 @@ class Ray:
                 for each in ended:
                     group = group_of[each]
                     try:
-                        job.console.print(result(each, root / group.path), highlight=False)
+                        job.console.out(result(each, root / group.path), highlight=False)
                     except (Refusal, Fault) as error:
                         log.warning(f"{group.label}: {error}")
                         failed.append(error)

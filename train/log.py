@@ -86,4 +86,4 @@ class ConsoleHandler(logging.Handler):
         self.console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.console.print(record.getMessage(), highlight=False, markup=False, soft_wrap=True)
+        self.console.out(record.getMessage(), highlight=False)

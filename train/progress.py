@@ -87,7 +87,7 @@ class Progress:
         self.draw()
         if not self.console.is_terminal and self.clock() - self.said >= LINE_EVERY:
             self.said = self.clock()
-            self.console.print(
+            self.console.out(
                 f"{self.label}  step {step}  loss {' '.join(said)}  {rate:,.0f} tokens/s  "
                 f"{duration(self.remaining())} left",
                 highlight=False,
@@ -103,7 +103,7 @@ class Progress:
         """The present group is done."""
         self.left.pop(self.label)
         self.label = ""
-        self.console.print(words, highlight=False)
+        self.console.out(words, highlight=False)
 
     def remaining(self, label: str | None = None) -> float:
         """Seconds, of one group or (None) of all together."""

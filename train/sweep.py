@@ -99,9 +99,7 @@ def run(
         needed = {group.task_name for group in groups}
         tasks = {name: load(config, cache) for name, config in sweep.tasks.items() if name in needed}
         if shard != WHOLE:
-            console.print(
-                f"part {shard.index} of {shard.count}: {len(groups)} groups of runs", highlight=False
-            )
+            console.out(f"part {shard.index} of {shard.count}: {len(groups)} groups of runs", highlight=False)
 
         def claimed() -> dict[str, int]:
             for group in groups:
@@ -117,7 +115,7 @@ def run(
             if done[group.label] < group.task.steps
         }
         if finished := len(groups) - len(left):
-            console.print(f"{finished} of {len(groups)} groups of runs are finished already", highlight=False)
+            console.out(f"{finished} of {len(groups)} groups of runs are finished already", highlight=False)
         # The largest first: the time left is right early, and processes that share a sweep end together.
         order = sorted((g for g in groups if g.label in left), key=lambda g: -left[g.label].training)
         job = Job(sweep, order, left, tasks, cache, locks, console, interruption, log)

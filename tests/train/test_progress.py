@@ -79,6 +79,20 @@ def test_without_a_terminal_there_are_plain_lines(console):
     assert "\x1b" not in console.file.getvalue()
 
 
+def test_a_line_is_not_wrapped():
+    """Whoever reads a log line by line finds the time left beside the run."""
+    console = Console(file=StringIO(), width=40)
+    with progress_of(console) as progress:
+        progress.start("deep")
+        progress.trained(1e9, 1.0, "1/80", [0.5, None], 1234.4)
+        progress.finish("deep [0] is done, at length: " + "0.5 " * 20 + "in 0:59")
+    first, last = console.file.getvalue().splitlines()
+    assert first.startswith("deep  step")
+    assert first.endswith(" left")
+    assert last.startswith("deep [0] is")
+    assert last.endswith("in 0:59")
+
+
 def test_on_a_terminal_there_is_a_row_for_each_run():
     console = Console(file=StringIO(), force_terminal=True, width=100, height=20)
     with progress_of(console, itertools.count().__next__) as progress:
