@@ -114,15 +114,16 @@ class TestAttention:
         np.testing.assert_allclose(attention.mix(x), expected.reshape(2, 6, 16), rtol=1e-12)
 
     @pytest.mark.parametrize("positions", ["rotary", "learned"])
-    def test_shared_keys_are_repeated_keys(self, config, x, positions):
-        """Two key heads for four query heads: as four that are equal two by two (Ainslie et al. 2023)."""
-        grouped = self.attention(config, kv_heads=2, positions=positions)
+    @pytest.mark.parametrize("kv", [1, 2])
+    def test_shared_keys_are_repeated_keys(self, config, x, positions, kv):
+        """Fewer key heads than four query heads: as four that are equal in groups (Ainslie et al. 2023)."""
+        grouped = self.attention(config, kv_heads=kv, positions=positions)
         full = self.attention(config, positions=positions)
+        heads = [*range(4), *np.repeat(np.arange(4, 4 + 2 * kv), 4 // kv)]
         for name in ("kernel", "bias"):
             parameter = getattr(grouped.qkv, name)[...]
-            columns = parameter.reshape(*parameter.shape[:-1], 8, 4)
-            repeated = columns[..., [0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 7, 7], :]
-            getattr(full.qkv, name)[...] = repeated.reshape(*parameter.shape[:-1], 48)
+            columns = parameter.reshape(*parameter.shape[:-1], 4 + 2 * kv, 4)
+            getattr(full.qkv, name)[...] = columns[..., heads, :].reshape(*parameter.shape[:-1], 48)
         np.testing.assert_allclose(grouped(x), full(x), rtol=1e-12, atol=1e-12)
 
     def test_parts_are_what_each_head_writes(self, config, x):
